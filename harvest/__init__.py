@@ -1,0 +1,31 @@
+"""Harvest: durable workflows and stateful entities on the Postgres you already have.
+
+    import harvest
+    from harvest import activity, workflow
+
+    async with harvest.connect("postgresql://…") as client:
+        handle = await client.start(checkout, order, id="order-7")
+        receipt = await handle.result()
+"""
+
+from harvest import activity, errors, workflow
+from harvest.client import Client, WorkflowHandle, connect
+from harvest.config import WorkerConfig
+from harvest.definitions.options import RetryPolicy
+from harvest.errors import ApplicationError, HarvestError
+from harvest.node import Worker
+
+__version__ = "0.1.0"
+__all__ = [
+    "ApplicationError",
+    "Client",
+    "HarvestError",
+    "RetryPolicy",
+    "Worker",
+    "WorkerConfig",
+    "WorkflowHandle",
+    "activity",
+    "connect",
+    "errors",
+    "workflow",
+]

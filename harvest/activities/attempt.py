@@ -1,0 +1,96 @@
+"""One try of an activity: context, time-outs, heartbeats, threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextvars import copy_context
+from typing import Any
+
+import msgspec
+
+from harvest.activity import ActivityInfo, current_attempt, encode_details
+from harvest.core.events import ActivityOptions
+from harvest.definitions.activity import ActivityDefinition
+from harvest.errors import ActivityTimeout
+
+
+class Attempt:
+    """What the code of the activity sees through `activity.*`, and what its runner knows.
+
+    `on_beat` is called with each heartbeat, on the loop.
+    """
+
+    __slots__ = ("_bound", "_loop", "beats", "cancelled", "details", "info", "on_beat", "options", "started", "task", "threaded")
+
+    def __init__(self, info: ActivityInfo, options: ActivityOptions, on_beat: Callable[[Attempt], None] | None = None) -> None:
+        self.info, self.options, self.on_beat = info, options, on_beat
+        self.cancelled = False
+        self.details: str | None = None
+        self.beats = 0
+        self.threaded = False
+        self.started = 0.0
+        self.task: asyncio.Task[Any] | None = None
+        self._bound: asyncio.Timeout | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def heartbeat(self, details: tuple[Any, ...]) -> None:
+        encoded = encode_details(details) if details else None
+        if self.threaded and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._beat, encoded)
+        else:
+            self._beat(encoded)
+
+    def _beat(self, encoded: str | None) -> None:
+        self.details = encoded or self.details
+        self.beats += 1
+        if self._bound is not None and self._loop is not None and self.options.heartbeat is not None and not self._bound.expired():
+            self._bound.reschedule(self._deadline(self._loop.time()))
+        if self.on_beat is not None:
+            self.on_beat(self)
+
+    def _deadline(self, now: float) -> float | None:
+        options = self.options
+        ends = []
+        if options.start_to_close is not None:
+            ends.append(self.started + options.start_to_close)
+        if options.heartbeat is not None:
+            ends.append(now + options.heartbeat)
+        return min(ends) if ends else None
+
+    def cancel(self) -> None:
+        """The workflow gave up: async code gets CancelledError, threads see `is_cancelled()`."""
+        self.cancelled = True
+        if self.task is not None:
+            self.task.cancel()
+
+    async def call(self, definition: ActivityDefinition, args: tuple[Any, ...], threads: Executor) -> Any:
+        """Runs the function under its time-outs. Raises what it raises, or `ActivityTimeout`."""
+        current_attempt.set(self)
+        options = self.options
+        if definition.is_async and options.start_to_close is None and options.heartbeat is None:
+            return await definition.fn(*args)
+        self._loop = loop = asyncio.get_running_loop()
+        self.started = loop.time()
+        try:
+            async with asyncio.timeout_at(self._deadline(self.started)) as self._bound:
+                if definition.is_async:
+                    return await definition.fn(*args)
+                self.threaded = True
+                return await loop.run_in_executor(threads, copy_context().run, definition.fn, *args)
+        except TimeoutError:
+            if self._bound is None or not self._bound.expired():
+                raise
+            self.cancelled = True
+            spent = loop.time() - self.started
+            if options.start_to_close is not None and spent >= options.start_to_close:
+                kind, bound = "start_to_close", options.start_to_close
+            else:
+                kind, bound = "heartbeat", options.heartbeat or 0.0
+            raise ActivityTimeout(kind, f"activity {definition.name!r} passed its {kind} time-out of {bound:g} s") from None
+
+
+def details_of(raw: str | None) -> tuple[Any, ...]:
+    """Heartbeat details from their stored form."""
+    return () if raw is None else tuple(msgspec.json.decode(raw))

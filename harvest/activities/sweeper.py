@@ -1,0 +1,82 @@
+"""Tasks that ran out of time, whoever held them: tried again or failed for good."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from uuid import UUID
+
+import msgspec
+
+from harvest.activities.retry import next_try
+from harvest.core.events import DEFAULT_OPTIONS, ActivityOptions
+from harvest.errors import ActivityTimeout
+from harvest.failure import Failure, encode_failure, failure_of
+from harvest.hub import activity_tasks
+from harvest.hub.activity_tasks import Again, Finished
+from harvest.hub.database import Database, Row
+from harvest.service import Service
+
+log = logging.getLogger("harvest.activities")
+
+
+def verdict(row: Row) -> tuple[Failure, float | None]:
+    """Why the task is overdue, and after how long to try again (None: it failed for good). Pure."""
+    options: ActivityOptions = DEFAULT_OPTIONS
+    if row["options"] is not None:
+        options = msgspec.json.decode(row["options"], type=ActivityOptions)
+    if row["closed"]:
+        kind, bound = "schedule_to_close", options.schedule_to_close
+    elif row["state"] == "pending":
+        kind, bound = "schedule_to_start", options.schedule_to_start
+    elif options.heartbeat is not None and (options.start_to_close is None or options.heartbeat < options.start_to_close):
+        kind, bound = "heartbeat", options.heartbeat
+    else:
+        kind, bound = "start_to_close", options.start_to_close
+    text = f"activity {row['name']!r} passed its {kind} time-out of {bound or 0:g} s"
+    failure = failure_of(ActivityTimeout(kind, text))
+    if kind in ("schedule_to_close", "schedule_to_start"):
+        return failure, None
+    return failure, next_try(options.retry, row["attempt"], failure)
+
+
+class Sweeper(Service):
+    """`wake(execution_id, partition, pool)` tells the owner of a run that a final failure waits."""
+
+    def __init__(self, db: Database, wake: Callable[[UUID, int, str], None], *, interval: float) -> None:
+        super().__init__()
+        self.db, self.wake, self.interval = db, wake, interval
+
+    async def _run(self) -> None:
+        failures = 0
+        while not self.stopping.is_set():
+            try:
+                await self.run_once()
+                failures = 0
+            except Exception as exc:
+                failures += 1
+                if failures in (1, 10) or failures % 60 == 0:
+                    log.warning("cannot sweep overdue activities (%d in a row): %s", failures, exc)
+            try:
+                await asyncio.wait_for(self.stopping.wait(), self.interval)
+            except TimeoutError:
+                pass
+
+    async def run_once(self) -> int:
+        """One sweep; returns how many tasks were overdue."""
+        again: list[Again] = []
+        over: list[Finished] = []
+        for row in await activity_tasks.expired(self.db):
+            failure, delay = verdict(row)
+            text = encode_failure(failure)
+            if delay is None:
+                over.append(Finished(row["execution_id"], row["seq"], row["attempt"], None, text))
+            else:
+                again.append(Again(row["execution_id"], row["seq"], row["attempt"], delay, text))
+        if again:
+            await activity_tasks.retry(self.db, again)
+        if over:
+            for row in await activity_tasks.expire(self.db, over):
+                self.wake(row["execution_id"], row["partition"], row["pool"])
+        return len(again) + len(over)

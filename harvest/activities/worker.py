@@ -1,0 +1,343 @@
+"""Eager tasks of this owner, and tasks claimed from the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from harvest.activities.attempt import Attempt, details_of
+from harvest.activities.local import LocalSteps
+from harvest.activities.retry import next_try
+from harvest.activity import ActivityInfo
+from harvest.clock import MICRO, Clock
+from harvest.coalesce import Coalescer
+from harvest.core import events as ev
+from harvest.decisions.ports import Step
+from harvest.definitions.activity import ActivityDefinition
+from harvest.definitions.registry import Registry
+from harvest.failure import Failure, encode_failure, failure_of
+from harvest.hub import activity_tasks
+from harvest.hub.activity_tasks import Again, Beat, Finished
+from harvest.hub.database import Database, Row
+from harvest.service import Service
+from harvest.wakes.notifier import Notifier
+from harvest.wakes.router import Router
+from harvest.wakes.topics import QUEUE
+
+log = logging.getLogger("harvest.activities")
+
+CLAIM_SIZE = 200
+
+
+class Held(NamedTuple):
+    """A task row that is ours: the step, which attempt, when its schedule-to-close ends, what the last one said."""
+
+    step: Step
+    attempt: int
+    close_us: int | None
+    heartbeat: str | None
+
+
+class ActivityWorker(Service):
+    """`slots` bounds eager and claimed tasks together. `deliver(step, arrival)` is False where the run is not ours.
+
+    Implements the decider's `Hands`.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        registry: Registry,
+        queue: str,
+        *,
+        slots: int,
+        threads: int,
+        drain: float,
+        worker_id: Callable[[], UUID],
+        deliver: Callable[[Step, ev.Arrival], bool],
+        wake: Callable[[UUID, int, str], None],
+        router: Router,
+        notifier: Notifier,
+        clock: Clock,
+        poll: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.db, self.registry, self.queue, self.slots, self.drain = db, registry, queue, slots, drain
+        self.worker_id, self.deliver, self.wake, self.clock, self.poll = worker_id, deliver, wake, clock, poll
+        self.router, self.notifier = router, notifier
+        self.free = slots
+        self.names = sorted(registry.activities)
+        self.threads = ThreadPoolExecutor(threads, "harvest-activity")
+        self.local = LocalSteps(registry, deliver, self.threads)
+        self.running: dict[tuple[UUID, int], Attempt] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._kicked = asyncio.Event()
+        self._backlog = False
+        self._completions: Coalescer[Finished, Row | None] = Coalescer(self._complete_all)
+        self._retries: Coalescer[Again, bool] = Coalescer(self._retry_all)
+        self._beats: Coalescer[Beat, bool] = Coalescer(self._beat_all)
+
+    # --- the decider's hands ------------------------------------------------------------------------
+
+    def reserve(self, name: str, queue: str | None) -> bool:
+        """Takes a slot for an eager task, if this worker serves its queue, knows it, and has one free."""
+        if self.free <= 0 or (queue is not None and queue != self.queue) or name not in self.registry.activities:
+            return False
+        if self.stopping.is_set():
+            return False
+        self.free -= 1
+        return True
+
+    def unreserve(self) -> None:
+        self._freed()
+
+    def start_local(self, step: Step) -> None:
+        self.local.start(step)
+
+    def start_eager(self, step: Step) -> None:
+        close = step.options.schedule_to_close
+        self._start(Held(step, 1, None if close is None else self.clock.now_us() + round(close * MICRO), None))
+
+    def cancel(self, execution_id: UUID, seq: int) -> None:
+        self.local.cancel(execution_id, seq)
+        attempt = self.running.get((execution_id, seq))
+        if attempt is not None:
+            attempt.cancel()
+
+    def kick(self, queue: str) -> None:
+        """Tasks may wait in this queue."""
+        if queue == self.queue:
+            self._backlog = True
+            self._kicked.set()
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        self._leave = self.router.subscribe(QUEUE, lambda queues: [self.kick(q) for q in queues])
+
+    async def _run(self) -> None:
+        loop, failures = asyncio.get_running_loop(), 0
+        if not self.names:
+            await self.stopping.wait()
+            return
+        while not self.stopping.is_set():
+            self._kicked.clear()
+            wait = self.poll
+            try:
+                wait = await self.run_once()
+                failures = 0
+            except Exception as exc:
+                failures += 1
+                if failures in (1, 10) or failures % 60 == 0:
+                    log.warning("cannot claim activities (%d in a row): %s", failures, exc)
+            if not self._kicked.is_set() and not self.stopping.is_set():
+                handle = loop.call_later(wait, self._kicked.set)
+                await self._kicked.wait()
+                handle.cancel()
+
+    async def run_once(self) -> float:
+        """Claims what there are slots for; returns seconds until it is worth looking again."""
+        while self.free > 0 and not self.stopping.is_set():
+            size = min(self.free, CLAIM_SIZE)
+            self.free -= size  # decisions reserve meanwhile
+            rows: Sequence[Row] = ()
+            try:
+                rows = await activity_tasks.claim(
+                    self.db, queue=self.queue, names=self.names, worker_id=self.worker_id(), size=size
+                )
+            finally:
+                self.free += size - len(rows)
+            for row in rows:
+                self._start(self._held(row))
+            if len(rows) < size:
+                self._backlog = False
+                due = await activity_tasks.next_due(self.db, queue=self.queue, names=self.names)
+                return self.poll if due is None else min(self.poll, max(0.001, due))
+        return self.poll
+
+    def _held(self, row: Row) -> Held:
+        options = ev.DEFAULT_OPTIONS if row["options"] is None else msgspec.json.decode(row["options"], type=ev.ActivityOptions)
+        step = Step(
+            row["execution_id"],
+            row["workflow_id"],
+            row["seq"],
+            row["name"],
+            row["queue"],
+            msgspec.Raw(row["input"].encode()),
+            options,
+        )
+        return Held(step, row["attempt"], row["close_us"], row["heartbeat"])
+
+    def stop_claiming(self) -> None:
+        self.stopping.set()
+        self._kicked.set()
+
+    async def stop(self) -> None:
+        self.stop_claiming()
+        await super().stop()
+
+    async def _close(self) -> None:
+        """Lets what runs finish within the drain time; the rest is cancelled and its rows go back to the queue."""
+        leave = getattr(self, "_leave", None)
+        if leave is not None:
+            leave()
+        running = {*self._tasks, *self.local.running.values()}
+        if running:
+            _, late = await asyncio.wait(running, timeout=self.drain)
+            for task in late:
+                task.cancel()
+            if late:
+                log.warning("%d activities did not finish within %.1f s; they will run again", len(late), self.drain)
+                await asyncio.wait(late, timeout=1)
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- attempts ---------------------------------------------------------------------------------
+
+    def _start(self, held: Held) -> None:
+        task = asyncio.get_running_loop().create_task(self._attempt(held))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _freed(self) -> None:
+        self.free += 1
+        if self._backlog and self.free > 0:
+            self._kicked.set()
+
+    async def _attempt(self, held: Held) -> None:
+        step = held.step
+        key = (step.execution_id, step.seq)
+        info = ActivityInfo(
+            step.name, step.workflow_id, str(step.execution_id), step.seq, held.attempt, step.queue,
+            details_of(held.heartbeat) if held.heartbeat else (),
+        )  # fmt: skip
+        attempt = self.running[key] = Attempt(info, self._bounded(held), self._beat)
+        attempt.task = asyncio.current_task()
+        failure: Failure | None = None
+        result: msgspec.Raw | None = None
+        try:
+            definition = self.registry.activity(step.name, step.queue)
+            if definition.transactional:
+                await self._transactional(definition, held, attempt)
+                return
+            arguments = definition.signature.decode_args(step.input)
+            result = definition.signature.encode_result(await attempt.call(definition, arguments, self.threads))
+        except asyncio.CancelledError:
+            if not attempt.cancelled:
+                raise  # the worker stops: the row goes back to the queue
+            return
+        except _Superseded:
+            log.info("activity %s of %s was re-tried elsewhere; its transaction is rolled back", step.name, step.workflow_id)
+            return
+        except Exception as exc:
+            failure = failure_of(exc)
+        finally:
+            if self.running.get(key) is attempt:
+                del self.running[key]
+            self._freed()
+        if attempt.cancelled and failure is None:
+            return
+        await self._finished(held, result, failure)
+
+    def _bounded(self, held: Held) -> ev.ActivityOptions:
+        """Options whose start-to-close also ends at schedule-to-close."""
+        options = held.step.options
+        if held.close_us is None:
+            return options
+        left = max(0.001, (held.close_us - self.clock.now_us()) / MICRO)
+        if options.start_to_close is not None and options.start_to_close <= left:
+            return options
+        return msgspec.structs.replace(options, start_to_close=left)
+
+    async def _transactional(self, definition: ActivityDefinition, held: Held, attempt: Attempt) -> None:
+        step = held.step
+        async with self.db.user_transaction() as connection:
+            arguments = (connection, *definition.signature.decode_args(step.input))
+            result = definition.signature.encode_result(await attempt.call(definition, arguments, self.threads))
+            end = Finished(step.execution_id, step.seq, held.attempt, bytes(result).decode(), None)
+            async with self.db.inside(connection) as session:
+                rows = await activity_tasks.complete(session, self.worker_id(), [end])
+                if not rows:
+                    raise _Superseded
+        self._stored(rows[0])
+
+    def _stored(self, row: Row) -> None:
+        """A result is in the task's row: its run's owner should look."""
+        self.wake(row["execution_id"], row["partition"], row["pool"])
+
+    async def _finished(self, held: Held, result: msgspec.Raw | None, failure: Failure | None) -> None:
+        step, attempt = held.step, held.attempt
+        if failure is not None:
+            left = None if held.close_us is None else (held.close_us - self.clock.now_us()) / MICRO
+            delay = next_try(step.options.retry, attempt, failure, left=left)
+            if delay is not None:
+                log.info("activity %s of %s failed, try %d in %.1f s: %s", step.name, step.workflow_id, attempt + 1, delay, failure.message)
+                again = Again(step.execution_id, step.seq, attempt, delay, encode_failure(failure))
+                if await self._retries.submit(again):
+                    asyncio.get_running_loop().call_later(delay, self.kick, step.queue)
+                return
+            arrival: ev.Arrival = ev.ActivityFailed(step.seq, failure, attempt)
+        else:
+            assert result is not None
+            arrival = ev.ActivityCompleted(step.seq, result)
+        if self.deliver(step, arrival):
+            return
+        text = None if result is None else bytes(result).decode()
+        end = Finished(step.execution_id, step.seq, attempt, text, None if failure is None else encode_failure(failure))
+        row = await self._completions.submit(end)
+        if row is not None:
+            self._stored(row)
+
+    # --- coalesced writes -------------------------------------------------------------------------
+
+    async def _complete_all(self, ends: Sequence[Finished]) -> Sequence[Row | None]:
+        rows = await activity_tasks.complete(self.db, self.worker_id(), ends)
+        landed = {(row["execution_id"], row["seq"]): row for row in rows}
+        return [landed.get((end.execution_id, end.seq)) for end in ends]
+
+    async def _retry_all(self, again: Sequence[Again]) -> Sequence[bool]:
+        landed = {(row["execution_id"], row["seq"]) for row in await activity_tasks.retry(self.db, again)}
+        return [(item.execution_id, item.seq) in landed for item in again]
+
+    async def _beat_all(self, beats: Sequence[Beat]) -> Sequence[bool]:
+        held = await activity_tasks.beat(self.db, self.worker_id(), beats)
+        return [(beat.execution_id, beat.seq) in held for beat in beats]
+
+    def _beat(self, attempt: Attempt) -> None:
+        """A heartbeat: written at most once per two fifths of its time-out (or per second)."""
+        if attempt.beats > 1:
+            return  # a writer is at it, and will see the latest details
+        task = asyncio.get_running_loop().create_task(self._write_beats(attempt))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _write_beats(self, attempt: Attempt) -> None:
+        info, pause = attempt.info, 0.4 * (attempt.options.heartbeat or 2.5)
+        execution_id = UUID(info.execution_id)
+        key = (execution_id, info.seq)
+        while self.running.get(key) is attempt and not attempt.cancelled:
+            seen = attempt.beats
+            try:
+                held = await self._beats.submit(Beat(execution_id, info.seq, info.attempt, attempt.details))
+            except Exception as exc:
+                log.warning("heartbeat of %s could not be written: %s", info.name, exc)
+                held = True
+            if not held and self.running.get(key) is attempt:
+                attempt.cancel()
+                return
+            await asyncio.sleep(pause)
+            if attempt.beats == seen:
+                attempt.beats = 0
+                return
+
+
+class _Superseded(Exception):
+    """The task's row is not ours any more; the activity's transaction must not commit."""
+
+
+

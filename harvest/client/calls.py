@@ -1,0 +1,48 @@
+"""What a caller names (a decorated object, a method, a text) as name and payload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from harvest.definitions.registry import definition_of
+from harvest.definitions.workflow import MARK, HandlerDefinition, WorkflowDefinition, json_args
+from harvest.errors import DefinitionError, PayloadError, UnknownHandlerError
+from harvest.payload.caps import INPUT_CAP, SIGNAL_CAP
+
+
+def workflow_call(workflow: Any, args: tuple[Any, ...]) -> tuple[str, msgspec.Raw, WorkflowDefinition | None]:
+    """(type, input, definition). Raises `PayloadError` for arguments that do not fit."""
+    definition = definition_of(workflow)
+    if isinstance(definition, WorkflowDefinition):
+        return definition.name, definition.signature.encode_args(args), definition
+    if isinstance(workflow, str) and workflow:
+        return workflow, json_args(f"workflow {workflow!r}", args, INPUT_CAP), None
+    raise DefinitionError(f"{workflow!r} is not a workflow", hint="pass a @workflow.defn function or class, or its name")
+
+
+def handler_call(
+    kind: str, target: Any, args: tuple[Any, ...], definition: WorkflowDefinition | None
+) -> tuple[str, msgspec.Raw, HandlerDefinition | None]:
+    """(name, input, handler) of a signal, query or update, typed where the handler is known."""
+    name = target
+    handler: HandlerDefinition | None = None
+    if not isinstance(target, str):
+        mark = getattr(target, MARK, None)
+        if mark is None or mark[0] != kind:
+            raise DefinitionError(f"{target!r} is not a {kind}", hint=f"decorate the method with @workflow.{kind}, or pass its name")
+        name = mark[1]
+        fn = getattr(target, "fn", target)
+        handler = None if definition is None else definition.handlers[kind].get(name)
+        if handler is None or handler.fn is not fn:
+            handler = HandlerDefinition(kind, name, fn, fn.__qualname__.rpartition(".")[0] or "?", {})
+    elif definition is not None:
+        handler = definition.handlers[kind].get(name)
+        if handler is None and (kind != "signal" or definition.cls is not None):
+            raise UnknownHandlerError(kind, name, definition.name, list(definition.handlers[kind]))
+    if not name:
+        raise PayloadError(kind, "its name is empty")
+    if handler is not None:
+        return name, handler.signature.encode_args(args), handler
+    return name, json_args(f"{kind} {name!r}", args, SIGNAL_CAP if kind == "signal" else INPUT_CAP), None

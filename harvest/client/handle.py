@@ -1,0 +1,226 @@
+"""A handle on a logical run: what can be asked of it and done to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from harvest.client.calls import handler_call
+from harvest.core.replay import History, encode_history
+from harvest.decisions.answers import Answer
+from harvest.decisions.load import info_of
+from harvest.definitions.options import Span, seconds
+from harvest.definitions.workflow import WorkflowDefinition
+from harvest.errors import UpdateFailed, UpdateRejected, WorkflowFailedError, WorkflowNotFound
+from harvest.failure import Failure, decode_failure, error_of
+from harvest.hub import executions, history
+from harvest.hub.database import Row
+from harvest.operations import follow, message, query, update
+from harvest.operations.follow import Outcome
+from harvest.operations.site import Site
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One line of a listing."""
+
+    workflow_id: str
+    execution_id: UUID
+    type: str
+    queue: str
+    state: str
+    created_at: datetime
+    closed_at: datetime | None
+    parent_workflow_id: str | None
+    search_attributes: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """One run in full. `error` tells why its last decision failed; `activities` are those in flight."""
+
+    workflow_id: str
+    execution_id: UUID
+    type: str
+    queue: str
+    partition: int
+    state: str
+    created_at: datetime
+    closed_at: datetime | None
+    deadline: datetime | None
+    due_at: datetime | None
+    attempt: int
+    priority: int
+    input: Any
+    result: Any
+    failure: Failure | None
+    error: Failure | None
+    strikes: int
+    memo: Any
+    search_attributes: dict[str, Any]
+    parent_workflow_id: str | None
+    continued_from: UUID | None
+    continued_to: UUID | None
+    decisions: int
+    events: int
+    unread_messages: int
+    activities: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """`result_snapshot`: the state now, with the result or failure of a closed run."""
+
+    state: str
+    result: Any = None
+    failure: Failure | None = None
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)
+
+
+def _failure(text: str | None) -> Failure | None:
+    return None if text is None else decode_failure(text)
+
+
+class WorkflowHandle(Generic[T]):
+    """Addresses the open (else the latest) run of a workflow id. `execution_id` is the run it was made for."""
+
+    def __init__(
+        self, site: Site, workflow_id: str, execution_id: UUID | None, definition: WorkflowDefinition | None, *, fresh: bool = False
+    ) -> None:
+        self._site, self.id, self.execution_id, self._definition, self._fresh = site, workflow_id, execution_id, definition, fresh
+
+    def __repr__(self) -> str:
+        return f"<WorkflowHandle {self.id}>"
+
+    async def _execution(self) -> UUID:
+        if self.execution_id is None:
+            latest = (await executions.latest(self._site.db, [self.id])).get(self.id)
+            if latest is None:
+                raise WorkflowNotFound(f"no run has the workflow id {self.id!r}")
+            self.execution_id = latest["execution_id"]
+        return self.execution_id
+
+    # --- results
+
+    async def result(self, *, timeout: Span = None) -> T:
+        """Waits for the end. Raises `WorkflowFailedError` when it did not complete, `TimeoutError` after `timeout`."""
+        fresh, self._fresh = self._fresh, False
+        span = seconds("timeout", timeout)
+        work = follow.result(self._site, await self._execution(), known_open=fresh)
+        outcome = await (work if span is None else asyncio.wait_for(work, span))
+        return self._value(outcome)
+
+    def _value(self, outcome: Outcome) -> T:
+        if outcome.state == "COMPLETED":
+            return self._decoded(outcome.result or "null")  # type: ignore[no-any-return]
+        failure = _failure(outcome.failure) or Failure(outcome.state.lower(), outcome.state)
+        error = WorkflowFailedError(self.id, outcome.state, failure.message, type=failure.type)
+        error.__cause__ = error_of(failure)
+        raise error
+
+    def _decoded(self, text: str) -> Any:
+        return msgspec.json.decode(text) if self._definition is None else self._definition.signature.decode_result(text)
+
+    async def result_snapshot(self) -> Snapshot:
+        """The state now, without waiting."""
+        execution_id = await self._execution()
+        while True:
+            row = (await executions.outcomes(self._site.db, [execution_id])).get(execution_id)
+            if row is None:
+                return Snapshot("RUNNING")
+            if row["continued_to"] is None:
+                break
+            execution_id = row["continued_to"]
+        value = self._decoded(row["result"]) if row["result"] is not None else None
+        return Snapshot(row["state"], value, _failure(row["failure"]))
+
+    # --- talking to it
+
+    async def signal(self, signal: Any, *args: Any, idempotency_key: str | None = None) -> None:
+        """Returns once the signal is durable. A key is delivered once."""
+        name, raw, _ = handler_call("signal", signal, args, self._definition)
+        await message.signal(self._site, self.id, name, raw, idempotency_key)
+
+    async def query(self, query_: Any, *args: Any, timeout: Span = 10.0) -> Any:
+        """Asks the run, open or closed. Raises `QueryFailed` or `QueryTimeout`."""
+        name, raw, handler = handler_call("query", query_, args, self._definition)
+        answer = await query.query(self._site, self.id, None, name, raw, seconds("timeout", timeout) or 10.0)
+        return msgspec.json.decode(answer) if handler is None else handler.signature.decode_result(answer)
+
+    async def update(self, update_: Any, *args: Any, update_id: str | None = None, timeout: Span = 60.0) -> Any:
+        """Waits for the handler's result. Raises `UpdateRejected`, `UpdateFailed`, or `NoAnswer` after `timeout`.
+
+        The same `update_id` acts once and answers each time.
+        """
+        name, raw, handler = handler_call("update", update_, args, self._definition)
+        try:
+            answer = await update.update(self._site, self.id, name, raw, update_id, seconds("timeout", timeout) or 60.0)
+        except Answer as bad:
+            kind = UpdateRejected if bad.rejected else UpdateFailed
+            raise kind(name, bad.failure.message, type=bad.failure.type) from error_of(bad.failure)
+        return msgspec.json.decode(answer) if handler is None else handler.signature.decode_result(answer)
+
+    async def cancel(self, reason: str = "") -> None:
+        """Asks it to cancel; returns once the request is durable."""
+        await message.cancel(self._site, self.id, reason)
+
+    async def terminate(self, reason: str = "", *, timeout: Span = 10.0) -> None:
+        """Ends it without asking its code; returns once it is closed."""
+        await message.terminate(self._site, self.id, reason, patience=seconds("timeout", timeout) or 10.0)
+
+    # --- looking at it
+
+    async def describe(self) -> Description:
+        row = await executions.describe(self._site.db, workflow_id=self.id, execution_id=self.execution_id)
+        if row is None:
+            raise WorkflowNotFound(f"no run has the workflow id {self.id!r}")
+        return description_of(row)
+
+    async def history(self, *, page: int = 1000) -> AsyncIterator[dict[str, Any]]:
+        """Events in order: event_id, decision, at, type, event (a dict)."""
+        execution_id, after = await self._execution(), 0
+        while True:
+            rows = await history.events(self._site.db, execution_id, after=after, size=page)
+            for row in rows:
+                yield {**dict(row), "event": msgspec.json.decode(row["event"])}
+            if len(rows) < page:
+                return
+            after = rows[-1]["event_id"]
+
+    async def export_history(self) -> bytes:
+        """The run as JSON that `harvest replay` reads."""
+        execution_id = await self._execution()
+        row = (await executions.load(self._site.db, [execution_id])).get(execution_id)
+        if row is None:
+            raise WorkflowNotFound(f"no run has the execution id {execution_id}")
+        decisions = (await history.load(self._site.db, [execution_id]))[execution_id]
+        return encode_history(History(info_of(row), decisions))
+
+
+def description_of(row: Row) -> Description:
+    fields = dict(row)
+    for name in ("input", "result", "memo", "search_attributes"):
+        fields[name] = _json(fields[name])
+    fields["search_attributes"] = fields["search_attributes"] or {}
+    fields["failure"], fields["error"] = _failure(fields["failure"]), _failure(fields["error"])
+    fields["activities"] = _json(fields["activities"]) or []
+    fields["strikes"] = fields["strikes"] or 0
+    fields.pop("task_state")
+    return Description(**fields)
+
+
+def summary_of(row: Row) -> RunSummary:
+    fields = dict(row)
+    fields["search_attributes"] = _json(fields["search_attributes"]) or {}
+    return RunSummary(**fields)

@@ -1,0 +1,649 @@
+"""One run of one workflow: the coroutine, what it waits for, and what it asked for in this decision."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import random
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from harvest.core import events as ev
+from harvest.core.loop import DurableTimer, WorkflowLoop, get_running_loop, set_running_loop
+from harvest.errors import (
+    ActivityError,
+    ChildWorkflowError,
+    ExternalWorkflowError,
+    HistoryCapExceeded,
+    NonDeterminismError,
+    PayloadError,
+    WorkflowMisuse,
+)
+from harvest.failure import error_of, failure_of
+
+log = logging.getLogger("harvest.workflow")
+Decode = Callable[[msgspec.Raw], Any]
+
+
+class Sealed(BaseException):
+    """Thrown into the tasks of a run that leaves memory. Workflow code must not catch it."""
+
+
+class ContinueAsNew(BaseException):
+    """Raised by `workflow.continue_as_new`; ends the run with `RunContinued`."""
+
+    def __init__(self, name: str, input: msgspec.Raw) -> None:
+        super().__init__("continue as new")
+        self.name, self.input = name, input
+
+
+class Handler(Protocol):
+    """A signal, update or query handler of a definition, payloads in and out."""
+
+    def invoke(self, target: Any, input: msgspec.Raw) -> Any: ...
+
+    def validate(self, target: Any, input: msgspec.Raw) -> None: ...
+
+    def encode(self, value: Any) -> msgspec.Raw: ...
+
+
+class Program(Protocol):
+    """A workflow definition as the kernel needs it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def create(self) -> Any: ...
+
+    def run(self, target: Any, input: msgspec.Raw) -> Any: ...
+
+    def encode_result(self, value: Any) -> msgspec.Raw: ...
+
+    def signal(self, name: str) -> Handler | None: ...
+
+    def update(self, name: str) -> Handler: ...
+
+    def query(self, name: str) -> Handler: ...
+
+
+class RunInfo(msgspec.Struct, frozen=True, gc=False):
+    """What a run knows of itself; `workflow.info()` returns it."""
+
+    workflow_id: str
+    execution_id: str
+    type: str
+    queue: str
+    seed: int
+    input: msgspec.Raw = msgspec.Raw(b"[]")
+    parent_workflow_id: str | None = None
+    continued_from: str | None = None
+    attempt: int = 1
+
+
+class Outcome(msgspec.Struct, gc=False):
+    """What one activation did.
+
+    `taken[i]` tells whether arrival i belongs into history; `rejected` holds refused updates by index;
+    arrivals from `len(taken)` on were not looked at because the run closed first.
+    """
+
+    commands: list[ev.Command]
+    taken: list[bool]
+    rejected: dict[int, BaseException]
+    closed: bool
+
+
+class EngineFuture(asyncio.Future[Any]):
+    """Resolved by an arrival. Cancelling it asks the engine to cancel what it stands for."""
+
+    def __init__(self, instance: Instance, seq: int, kind: str, name: str, decode: Decode | None) -> None:
+        self.number = instance.loop.next_number()
+        super().__init__(loop=instance.loop)
+        self.instance, self.seq, self.kind, self.name, self.decode = instance, seq, kind, name, decode
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if super().cancel(msg):
+            self.instance.wait_cancelled(self)
+            return True
+        return False
+
+
+class Instance:
+    """See the package text. Not thread-safe; `activate`, `query` and `seal` run on the owner's loop thread."""
+
+    def __init__(
+        self,
+        info: RunInfo,
+        program: Program,
+        *,
+        history_advice: int = 10_240,
+        check_activity: Callable[[str, str | None], None] | None = None,
+    ) -> None:
+        self.info, self.program = info, program
+        self.check_activity = check_activity
+        self.loop = WorkflowLoop(self, info.seed)
+        self.now_us = 0
+        self.random = random.Random(info.seed)
+        self.target: Any = None
+        self.main: asyncio.Task[Any] | None = None
+        self.pending: dict[int, EngineFuture] = {}
+        self.timers: dict[int, DurableTimer] = {}
+        self.timer_heap: list[tuple[int, int]] = []
+        self.conditions: list[tuple[Callable[[], object], asyncio.Future[Any]]] = []
+        self.mailbox: dict[str, deque[msgspec.Raw]] = {}
+        self.receivers: dict[str, deque[asyncio.Future[Any]]] = {}
+        self.children: dict[int, ev.ChildStarted] = {}
+        self.patches: dict[str, bool] = {}
+        self.attributes: dict[str, Any] = {}
+        self.fault: Exception | None = None
+        self.cancel_reason: str | None = None
+        self.replaying = False
+        self.readonly = False
+        self.sealed = False
+        self.closed = False
+        self.events = 0
+        self.history_advice = history_advice
+        self._seq = 0
+        self._commands: list[ev.Command | None] = []
+        self._issued: dict[int, int] = {}
+        self._closing: ev.Command | None = None
+        self._recorded: list[ev.Command] = []
+
+    # --- driving --------------------------------------------------------------------------------
+
+    def activate(
+        self, now_us: int, arrivals: list[ev.Arrival], recorded: list[ev.Command] | None = None
+    ) -> Outcome:
+        """Runs one decision. With `recorded` it replays: commands must equal what history has.
+
+        Raises `NonDeterminismError` on a mismatch and `WorkflowMisuse` (or what user code let escape
+        as a `BaseException`) when the decision fails; the instance is unusable afterwards.
+        """
+        self.now_us = now_us if now_us > self.now_us else self.now_us
+        self._commands, self._issued = [], {}
+        self.replaying = recorded is not None
+        self._recorded = recorded or []
+        taken: list[bool] = []
+        rejected: dict[int, BaseException] = {}
+        previous = get_running_loop()
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(None, None)
+        set_running_loop(self.loop)
+        try:
+            if self.main is None:
+                self._start()
+            for index, arrival in enumerate(arrivals):
+                if self.closed:
+                    break
+                try:
+                    taken.append(_APPLY[type(arrival)](self, arrival))
+                except _Rejected as refusal:
+                    taken.append(False)
+                    rejected[index] = cast(BaseException, refusal.__cause__)
+                    continue
+                self._drain()
+        finally:
+            set_running_loop(previous)
+            sys.set_asyncgen_hooks(*hooks)
+        if self.fault is not None:
+            raise self.fault
+        commands = [c for c in self._commands if c is not None]
+        if self._closing is not None:
+            commands.append(self._closing)
+        if recorded is not None:
+            commands = self._check_replay(commands, recorded, len(arrivals))
+        self.events += sum(taken) + len(commands)
+        return Outcome(commands, taken, rejected, self.closed)
+
+    def _start(self) -> None:
+        loop = self.loop
+        loop.epoch_us = self.now_us
+        self.main = loop.create_task(self._main(), name="main", context=loop.context)
+        self._drain()
+
+    async def _main(self) -> None:
+        try:
+            self.target = self.program.create()
+            command: ev.Command = ev.RunCompleted(
+                self.program.encode_result(await self.program.run(self.target, self.info.input))
+            )
+        except Sealed:
+            raise
+        except ContinueAsNew as again:
+            command = ev.RunContinued(again.name, again.input)
+        except asyncio.CancelledError as exc:
+            if self.cancel_reason is None:
+                command = ev.RunFailed(failure_of(exc))
+            else:
+                command = ev.RunCancelled(self.cancel_reason)
+        except Exception as exc:
+            if isinstance(exc, RuntimeError) and "attached to a different loop" in str(exc):
+                self.fault = WorkflowMisuse(
+                    f"workflow {self.info.type!r} awaited something that is not of the workflow: {exc}",
+                    hint="await activities, timers, signals and children; do other I/O in an activity",
+                )
+                self.fault.__cause__ = exc
+            elif isinstance(exc, (WorkflowMisuse, NonDeterminismError)):
+                self.fault = exc
+            command = ev.RunFailed(failure_of(exc))
+        except BaseException as exc:
+            self.fault = WorkflowMisuse(f"workflow code raised {type(exc).__name__}: {exc}")
+            self.fault.__cause__ = exc
+            return
+        self._close_with(command)
+
+    def _close_with(self, command: ev.Command) -> None:
+        """The first end counts. It is written last, after what other tasks still do in this turn."""
+        if self._closing is None and not self.sealed:
+            self.closed, self._closing = True, command
+
+    def _drain(self) -> None:
+        """Until nothing moves: the ready queue, then conditions one at a time in registration order."""
+        loop = self.loop
+        loop.run_ready()
+        while self.conditions and not self.closed:
+            for item in self.conditions:
+                check, future = item
+                if future.done():
+                    self.conditions.remove(item)
+                    break
+                try:
+                    met = check()
+                except Exception as exc:
+                    future.set_exception(exc)
+                    met = None
+                if met or met is None:
+                    if met:
+                        future.set_result(None)
+                    self.conditions.remove(item)
+                    break
+            else:
+                return
+            loop.run_ready()
+
+    def _check_replay(
+        self, issued: list[ev.Command], recorded: list[ev.Command], arrivals: int
+    ) -> list[ev.Command]:
+        asked = {c.patch_id for c in issued if isinstance(c, ev.VersionMarked)}
+        kept = [
+            c for c in recorded if not (isinstance(c, ev.VersionMarked) and c.deprecated and c.patch_id not in asked)
+        ]
+        first = self.events + arrivals + 1
+        for index, (old, new) in enumerate(zip(kept, issued, strict=False)):
+            if old is not new and not ev.same_command(old, new):
+                raise NonDeterminismError(first + index, ev.describe_command(old), ev.describe_command(new))
+        if len(kept) > len(issued):
+            raise NonDeterminismError(first + len(issued), ev.describe_command(kept[len(issued)]), "nothing")
+        if len(issued) > len(kept):
+            raise NonDeterminismError(first + len(kept), "nothing here", ev.describe_command(issued[len(kept)]))
+        return recorded
+
+    # --- arrivals -------------------------------------------------------------------------------
+
+    def _timer_fired(self, arrival: ev.TimerFired) -> bool:
+        timer = self.timers.pop(arrival.seq, None)
+        if timer is None:
+            return self.replaying
+        callback, timer.callback = timer.callback, None
+        if callback is not None:
+            self.loop.call_soon(callback, *timer.args, context=timer.context)
+        return True
+
+    def _resolved(self, arrival: ev.ActivityCompleted | ev.ChildCompleted) -> bool:
+        future = self.pending.pop(arrival.seq, None)
+        self.children.pop(arrival.seq, None)
+        if future is None:
+            return self.replaying
+        if not future.done():
+            try:
+                future.set_result(None if future.decode is None else future.decode(arrival.result))
+            except Exception as exc:
+                future.set_exception(exc)
+        return True
+
+    def _broke(self, arrival: ev.ActivityFailed | ev.ChildFailed | ev.ExternalDone) -> bool:
+        future = self.pending.pop(arrival.seq, None)
+        self.children.pop(arrival.seq, None)
+        if future is None:
+            return self.replaying
+        if future.done():
+            return True
+        failure = arrival.failure
+        if failure is None:
+            future.set_result(None)
+            return True
+        error: Exception
+        if isinstance(arrival, ev.ActivityFailed):
+            error = ActivityError(future.name, failure.message, type=failure.type, attempt=arrival.attempt)
+        elif isinstance(arrival, ev.ChildFailed):
+            error = ChildWorkflowError(future.name, failure.message, type=failure.type)
+        else:
+            error = ExternalWorkflowError(failure.message)
+        error.__cause__ = error_of(failure)
+        future.set_exception(error)
+        return True
+
+    def _signal(self, arrival: ev.SignalReceived) -> bool:
+        handler = self.program.signal(arrival.name)
+        if handler is None:
+            waiting = self.receivers.get(arrival.name)
+            while waiting:
+                future = waiting.popleft()
+                if not future.done():
+                    future.set_result(arrival.input)
+                    return True
+            self.mailbox.setdefault(arrival.name, deque()).append(arrival.input)
+            return True
+        try:
+            result = self.loop.context.run(handler.invoke, self.target, arrival.input)
+        except PayloadError as exc:
+            log.warning("%s %s: signal %r dropped: %s", self.info.type, self.info.workflow_id, arrival.name, exc)
+            return True
+        except Exception as exc:
+            self._fail_run(exc)
+            return True
+        if asyncio.iscoroutine(result):
+            self.loop.create_task(self._signal_task(result), name=f"signal-{arrival.name}", context=self.loop.context)
+        return True
+
+    async def _signal_task(self, coro: Any) -> None:
+        try:
+            await coro
+        except Exception as exc:
+            self._fail_run(exc)
+
+    def _fail_run(self, exc: Exception) -> None:
+        """A signal handler raised: the run fails, as an exception in its main coroutine would make it."""
+        if isinstance(exc, (WorkflowMisuse, NonDeterminismError)):
+            self.fault = exc
+        self._close_with(ev.RunFailed(failure_of(exc)))
+
+    def _update(self, arrival: ev.UpdateAdmitted) -> bool:
+        handler = self.program.update(arrival.name) if self.replaying else self._validated(arrival)
+        try:
+            result = self.loop.context.run(handler.invoke, self.target, arrival.input)
+            if not asyncio.iscoroutine(result):
+                self._commands.append(ev.UpdateCompleted(arrival.update_id, handler.encode(result)))
+                return True
+        except Exception as exc:
+            self._commands.append(ev.UpdateFailed(arrival.update_id, failure_of(exc)))
+            return True
+        task = self._update_task(arrival.update_id, handler, result)
+        self.loop.create_task(task, name=f"update-{arrival.name}", context=self.loop.context)
+        return True
+
+    def _validated(self, arrival: ev.UpdateAdmitted) -> Handler:
+        self.readonly = True
+        try:
+            handler = self.program.update(arrival.name)
+            self.loop.context.run(handler.validate, self.target, arrival.input)
+        except Exception as exc:
+            raise _Rejected from exc
+        finally:
+            self.readonly = False
+        return handler
+
+    async def _update_task(self, update_id: str, handler: Handler, coro: Any) -> None:
+        try:
+            command: ev.Command = ev.UpdateCompleted(update_id, handler.encode(await coro))
+        except Exception as exc:
+            command = ev.UpdateFailed(update_id, failure_of(exc))
+        except asyncio.CancelledError as exc:
+            command = ev.UpdateFailed(update_id, failure_of(exc))
+        if not self.sealed:
+            self._commands.append(command)
+
+    def _cancel(self, arrival: ev.CancelRequested) -> bool:
+        if self.cancel_reason is None:
+            self.cancel_reason = arrival.reason
+        if self.main is not None:
+            self.main.cancel()
+        return True
+
+    def _close_by_engine(self, arrival: ev.TerminateRequested | ev.DeadlinePassed | ev.HistoryCapReached) -> bool:
+        self._close_with(closing_command(arrival))
+        return True
+
+    # --- what workflow code asks for ----------------------------------------------------------------
+
+    def check_writable(self, what: str) -> None:
+        if self.sealed:
+            raise Sealed
+        if self.readonly:
+            raise WorkflowMisuse(f"a query or validator must not {what}", hint="make it an update or a signal")
+
+    def _issue(self, seq: int, command: ev.Command) -> None:
+        self._issued[seq] = len(self._commands)
+        self._commands.append(command)
+
+    def _take_back(self, seq: int) -> bool:
+        """Undoes a command issued in this very decision, so that it leaves no trace."""
+        index = self._issued.pop(seq, None)
+        if index is None:
+            return False
+        self._commands[index] = None
+        return True
+
+    def _next_seq(self, what: str) -> int:
+        if self.sealed or self.readonly:
+            self.check_writable(what)
+        self._seq += 1
+        return self._seq
+
+    def start_timer(
+        self, delay_us: int, callback: Callable[..., object], args: tuple[Any, ...], context: Context
+    ) -> DurableTimer:
+        seq = self._next_seq("start a timer")
+        due_us = self.now_us + delay_us
+        timer = self.timers[seq] = DurableTimer(self.loop, seq, due_us, callback, args, context)
+        heapq.heappush(self.timer_heap, (due_us, seq))
+        self._issue(seq, ev.TimerStarted(seq, delay_us))
+        return timer
+
+    def timer_cancelled(self, seq: int) -> None:
+        if self.timers.pop(seq, None) is not None and not self.sealed and not self._take_back(seq):
+            self._commands.append(ev.TimerCancelled(seq))
+
+    def next_due_us(self) -> int | None:
+        """When the earliest timer is due, or None."""
+        heap = self.timer_heap
+        while heap and heap[0][1] not in self.timers:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def due_timers(self, now_us: int) -> list[ev.TimerFired]:
+        """Arrivals for every timer due by `now_us`, in the order of their due time."""
+        due = sorted((t.due_us, seq) for seq, t in self.timers.items() if t.due_us <= now_us)
+        return [ev.TimerFired(seq) for _, seq in due]
+
+    def start_activity(self, name: str, input: msgspec.Raw, options: ev.ActivityOptions, decode: Decode | None) -> EngineFuture:
+        seq = self._next_seq("start an activity")
+        if self.check_activity is not None:
+            try:
+                self.check_activity(name, options.queue)
+            except WorkflowMisuse as exc:
+                self.fault = exc
+                raise
+        future = self.pending[seq] = EngineFuture(self, seq, "activity", name, decode)
+        self._issue(seq, ev.ActivityScheduled(seq, name, input, options))
+        return future
+
+    def start_child(self, make: Callable[[int], ev.ChildStarted], decode: Decode | None) -> EngineFuture:
+        command = make(self._next_seq("start a child workflow"))
+        seq = command.seq
+        future = self.pending[seq] = EngineFuture(self, seq, "child", command.workflow_id, decode)
+        self.children[seq] = command
+        self._issue(seq, command)
+        return future
+
+    def send_external(self, make: Callable[[int], ev.ExternalSignalSent | ev.ExternalCancelSent]) -> EngineFuture:
+        command = make(self._next_seq("signal another workflow"))
+        future = self.pending[command.seq] = EngineFuture(self, command.seq, "external", command.workflow_id, None)
+        self._issue(command.seq, command)
+        return future
+
+    def wait_cancelled(self, future: EngineFuture) -> None:
+        """User code gave up waiting: what is under way is asked to stop (what was not sent never leaves)."""
+        if self.sealed or future.seq not in self.pending:
+            return
+        if future.kind == "external":
+            return
+        del self.pending[future.seq]
+        child = self.children.pop(future.seq, None)
+        if self._take_back(future.seq):
+            return
+        if child is None:
+            self._commands.append(ev.ActivityCancelRequested(future.seq))
+        elif child.parent_close != "abandon":
+            self._commands.append(ev.ChildCancelRequested(future.seq, child.workflow_id))
+
+    def wait_condition(self, check: Callable[[], object]) -> asyncio.Future[Any]:
+        self.check_writable("wait")
+        future = self.loop.create_future()
+        self.conditions.append((check, future))
+        return future
+
+    def receive(self, name: str) -> asyncio.Future[Any]:
+        """A future for the next signal of this name that no handler takes."""
+        self.check_writable("wait for a signal")
+        future = self.loop.create_future()
+        waiting = self.mailbox.get(name)
+        if waiting:
+            future.set_result(waiting.popleft())
+        else:
+            self.receivers.setdefault(name, deque()).append(future)
+        return future
+
+    def side_effect(self, make: Callable[[], msgspec.Raw]) -> msgspec.Raw:
+        """`make()` once; its value is read from history on replay."""
+        seq = self._next_seq("record a side effect")
+        for recorded in self._recorded:
+            if isinstance(recorded, ev.SideEffectRecorded) and recorded.seq == seq:
+                self._issue(seq, recorded)
+                return recorded.value
+        value = make()
+        self._issue(seq, ev.SideEffectRecorded(seq, value))
+        return value
+
+    def patched(self, patch_id: str, *, deprecated: bool = False) -> bool:
+        """True where this run may take the new path; decided once per run and recorded."""
+        known = self.patches.get(patch_id)
+        if known is None:
+            self.check_writable("decide a patch")
+            marker: ev.Command | None = None
+            if self.replaying:
+                marker = next(
+                    (c for c in self._recorded if isinstance(c, ev.VersionMarked) and c.patch_id == patch_id), None
+                )
+            else:
+                marker = ev.VersionMarked(patch_id, deprecated)
+            if marker is not None:
+                self._commands.append(marker)
+            known = self.patches[patch_id] = marker is not None
+        return known
+
+    def upsert_attributes(self, attributes: dict[str, Any], encoded: msgspec.Raw) -> None:
+        self.check_writable("upsert search attributes")
+        self.attributes.update(attributes)
+        self._commands.append(ev.AttributesUpserted(encoded))
+
+    # --- reading and leaving ------------------------------------------------------------------------
+
+    def query(self, name: str, input: msgspec.Raw) -> msgspec.Raw:
+        """Runs a query handler without footprint: it can read, wait for nothing and change nothing durable."""
+        handler = self.program.query(name)
+        previous = get_running_loop()
+        set_running_loop(self.loop)
+        self.readonly = True
+        try:
+            return handler.encode(self.loop.context.run(handler.invoke, self.target, input))
+        finally:
+            self.readonly = False
+            set_running_loop(previous)
+
+    def unread_signals(self) -> list[tuple[str, msgspec.Raw]]:
+        """Ingested signals that no code has read (R-7), by name and in order."""
+        return [(name, item) for name, items in self.mailbox.items() for item in items]
+
+    def note_background_failure(self, context: dict[str, Any]) -> None:
+        """A task failed and nobody awaited it: logged once, as asyncio would."""
+        if not self.replaying and not self.sealed:
+            exc = context.get("exception")
+            log.warning("%s %s: %s: %r", self.info.type, self.info.workflow_id, context.get("message"), exc)
+
+    def seal(self) -> int:
+        """Takes the run out of memory: every coroutine is closed here, on this thread, issuing nothing.
+
+        Returns how many coroutines refused to end.
+        """
+        if self.sealed:
+            return 0
+        self.sealed = True
+        survivors = 0
+        previous = get_running_loop()
+        set_running_loop(self.loop)
+        try:
+            for task in self.loop.tasks:
+                if not task.done():
+                    survivors += _close(task)
+            self.loop.ready.clear()
+        finally:
+            set_running_loop(previous)
+        return survivors
+
+
+class _Rejected(Exception):
+    """An update was refused; the reason is the cause."""
+
+
+def _close(task: asyncio.Task[Any]) -> int:
+    coro = cast(Any, task.get_coro())
+    for _ in range(10):
+        try:
+            coro.throw(Sealed())
+        except StopIteration:
+            return 0
+        except BaseException:
+            return 0
+    return 1
+
+
+def closing_command(arrival: ev.TerminateRequested | ev.DeadlinePassed | ev.HistoryCapReached) -> ev.Command:
+    """The closing command of an arrival that ends a run without asking its code."""
+    if isinstance(arrival, ev.TerminateRequested):
+        return ev.RunTerminated(arrival.reason)
+    if isinstance(arrival, ev.DeadlinePassed):
+        return ev.RunTimedOut()
+    text = f"history reached {arrival.events:,} events"
+    return ev.RunFailed(failure_of(HistoryCapExceeded(text, hint="end long runs with workflow.continue_as_new")))
+
+
+_APPLY: dict[type, Callable[[Instance, Any], bool]] = {
+    ev.TimerFired: Instance._timer_fired,
+    ev.ActivityCompleted: Instance._resolved,
+    ev.ChildCompleted: Instance._resolved,
+    ev.ActivityFailed: Instance._broke,
+    ev.ChildFailed: Instance._broke,
+    ev.ExternalDone: Instance._broke,
+    ev.SignalReceived: Instance._signal,
+    ev.UpdateAdmitted: Instance._update,
+    ev.CancelRequested: Instance._cancel,
+    ev.TerminateRequested: Instance._close_by_engine,
+    ev.DeadlinePassed: Instance._close_by_engine,
+    ev.HistoryCapReached: Instance._close_by_engine,
+}
+
+
+def current_instance() -> Instance | None:
+    """The run whose code is executing on this thread, or None outside workflows."""
+    loop = get_running_loop()
+    return loop.instance if isinstance(loop, WorkflowLoop) else None

@@ -1,0 +1,543 @@
+"""The owner's decider: takes runs from the inbox, drives them, commits, and lets effects leave."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from harvest.backoff import Backoff
+from harvest.clock import MICRO, Clock
+from harvest.core.events import ActivityScheduled, TimerFired
+from harvest.core.instance import RunInfo
+from harvest.decider.effects import Effects, refuse, resolve
+from harvest.decider.inbox import Inbox
+from harvest.decider.lanes import Lane
+from harvest.decisions.ports import Hands, Holdings
+from harvest.decider.timers import Timers
+from harvest.decisions.answers import Undelivered
+from harvest.decisions.decide import ENDING, Draft, decide
+from harvest.decisions.load import Loaded, describe_run, load, rebuild
+from harvest.decisions.residents import Residents
+from harvest.decisions.rows import Writer, reply_failure, unfinished
+from harvest.decisions.run import Delivery, Parent, Question, Run
+from harvest.definitions.registry import Registry
+from harvest.errors import Fenced, QueryFailed, UnknownActivityError, WorkflowNotFound
+from harvest.failure import encode_failure, failure_of
+from harvest.hub import messages, workflow_tasks
+from harvest.hub.commit import Committed
+from harvest.hub.database import Database
+from harvest.ids import partition_of
+from harvest.service import Service
+from harvest.wakes.notifier import Notifier
+from harvest.wakes.router import Router
+
+log = logging.getLogger("harvest.decider")
+
+STRIKES = 3
+LOAD_AT_ONCE = 64
+DRIVE_SLICE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class DeciderOptions:
+    """`lanes` commit connections; at most `batch` decisions in one statement."""
+
+    lanes: int = 2
+    batch: int = 256
+    resident_entries: int = 1000
+    resident_bytes: int = 256 * 1024 * 1024
+
+
+class Decider(Service):
+    """`offer`, `wake`, `started` and `ask` are how the rest of the worker brings it something."""
+
+    def __init__(
+        self,
+        db: Database,
+        registry: Registry,
+        pool: str,
+        *,
+        holdings: Holdings,
+        hands: Hands,
+        router: Router,
+        notifier: Notifier,
+        clock: Clock,
+        options: DeciderOptions,
+    ) -> None:
+        super().__init__()
+        self.db, self.registry, self.pool = db, registry, pool
+        self.holdings, self.hands, self.router, self.notifier, self.clock = holdings, hands, router, notifier, clock
+        self.options = options
+        self.runs: dict[UUID, Run] = {}
+        self.open_ids: dict[str, UUID] = {}
+        self.residents = Residents(options.resident_entries, options.resident_bytes)
+        self.inbox = Inbox()
+        self.timers = Timers(clock, self._due)
+        self.effects = Effects(self)
+        writer = Writer(pool)
+        self.lanes = [Lane(db, writer, n, lambda: holdings.epochs) for n in range(options.lanes)]
+        self.free: list[Lane] = []
+        self._to_load: dict[UUID, Run] = {}
+        self._loading = False
+        self._pumping = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        for lane in self.lanes:
+            await lane.open(self.holdings.worker_id)
+        self.free = list(self.lanes)
+
+    async def _close(self) -> None:
+        """Lets commits in flight finish, then takes every run out of memory."""
+        while len(self.free) < len(self.lanes) and self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=5)
+            if any(t for t in self._tasks if not t.done()):
+                break
+        self.drop_all()
+        for task in list(self._tasks):
+            task.cancel()
+        for lane in self.lanes:
+            await lane.close()
+
+    def drop_all(self) -> None:
+        """Forgets everything held: after a fence, or at the end. Direct callers are sent to the mailbox."""
+        self.inbox.clear()
+        self.timers.clear()
+        self._to_load.clear()
+        self.residents.clear()
+        for run in list(self.runs.values()):
+            self._refuse_all(run)
+            run.drop_instance()
+        self.runs.clear()
+        self.open_ids.clear()
+
+    def _refuse_all(self, run: Run) -> None:
+        lost = Undelivered("this worker no longer owns the run")
+        for delivery in run.queue:
+            refuse(delivery.ack, lost)
+        for future in run.updates.values():
+            refuse(future, lost)
+        for question in run.questions:
+            refuse(question.answer, lost)
+        run.queue.clear()
+        run.updates.clear()
+        run.questions.clear()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Runs something on the side; its error is logged, and a scan makes up for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._side_done)
+
+    def _side_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("decider: %s", task.exception(), exc_info=task.exception())
+
+    # --- what comes in ----------------------------------------------------------------------------
+
+    def owns(self, workflow_id: str) -> bool:
+        return partition_of(workflow_id) in self.holdings.epochs
+
+    def knows(self, workflow: str) -> bool:
+        return workflow in self.registry.workflows
+
+    def holds(self, workflow_id: str) -> UUID | None:
+        """The open run of this id when it is in memory and has no unread mail: what may be offered directly."""
+        execution_id = self.open_ids.get(workflow_id)
+        run = None if execution_id is None else self.runs.get(execution_id)
+        if run is None or not run.known or run.mail or run.loading or run.loaded is not None or run.dead:
+            return None
+        return execution_id
+
+    def _run(self, execution_id: UUID, partition: int) -> Run:
+        run = self.runs.get(execution_id)
+        if run is None:
+            run = self.runs[execution_id] = Run(execution_id, partition)
+        return run
+
+    def offer(self, execution_id: UUID, partition: int, delivery: Delivery) -> bool:
+        """An arrival for a run of ours; False when the run is not ours, or is parked with an error."""
+        if partition not in self.holdings.epochs or self.stopping.is_set():
+            return False
+        run = self._run(execution_id, partition)
+        if run.dead and not isinstance(delivery.arrival, ENDING):
+            return False
+        if run.offer(delivery):
+            self._enqueue(run)
+        return True
+
+    def wake(self, execution_id: UUID, partition: int) -> None:
+        """A run may have mail or finished activities in the hub."""
+        if partition in self.holdings.epochs:
+            run = self._run(execution_id, partition)
+            run.mail = True
+            self._enqueue(run)
+
+    def due(self, execution_id: UUID, partition: int, due_us: int | None) -> None:
+        """A scan found the run's task: due now, or soon."""
+        if partition not in self.holdings.epochs:
+            return
+        run = self.runs.get(execution_id)
+        if run is not None and (run.busy or run.queued or run.loaded is not None or run.dead):
+            return
+        if due_us is not None and due_us > self.clock.now_us():
+            if run is None or run.armed_us != due_us:
+                self.timers.arm(due_us, execution_id, partition)
+            return
+        self._enqueue(self._run(execution_id, partition))
+
+    def started(
+        self,
+        execution_id: UUID,
+        info: RunInfo,
+        *,
+        priority: int = 0,
+        deadline_us: int | None = None,
+        parent: Parent | None = None,
+        mail: bool = False,
+    ) -> None:
+        """A run that was just stored and has no history: nothing needs to be read for it."""
+        partition = partition_of(info.workflow_id)
+        if partition not in self.holdings.epochs or execution_id in self.runs:
+            return
+        run = self._run(execution_id, partition)
+        run.info, run.workflow_id, run.priority, run.deadline_us, run.parent = info, info.workflow_id, priority, deadline_us, parent
+        run.known, run.mail = True, mail
+        self.open_ids[run.workflow_id] = execution_id
+        self._enqueue(run)
+
+    def ask(self, execution_id: UUID, partition: int, name: str, input: msgspec.Raw) -> asyncio.Future[msgspec.Raw]:
+        """A query; the future resolves with raw JSON."""
+        answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
+        run = self._run(execution_id, partition)
+        run.questions.append(Question(name, input, answer))
+        self._enqueue(run)
+        return answer
+
+    def _due(self, execution_id: UUID, partition: int) -> None:
+        if partition in self.holdings.epochs:
+            run = self._run(execution_id, partition)
+            run.armed_us = None
+            self._enqueue(run)
+
+    def _enqueue(self, run: Run) -> None:
+        if self.inbox.put(run, self.clock.now_us()):
+            self.pump_soon()
+
+    def pump_soon(self) -> None:
+        if not self._pumping and self._loop is not None and not self.stopping.is_set():
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    # --- deciding ---------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """A plain callback: takes what is ready, and gives each free lane a batch."""
+        self._pumping = False
+        if self.holdings.distrusted() or self.stopping.is_set():
+            return
+        until = perf_counter() + DRIVE_SLICE
+        while self.free and len(self.inbox):
+            drafts: list[Draft] = []
+            while len(drafts) < self.options.batch and perf_counter() < until:
+                run = self.inbox.take()
+                if run is None:
+                    break
+                draft = self._take(run)
+                if draft is not None:
+                    run.busy = True
+                    drafts.append(draft)
+            if drafts:
+                self.spawn(self._commit(self.free.pop(), drafts))
+            if perf_counter() >= until:
+                break
+        if len(self.inbox) and self.free:
+            self.pump_soon()
+        if self._to_load and not self._loading:
+            self._loading = True
+            self.spawn(self._load())
+
+    def _take(self, run: Run) -> Draft | None:
+        """A draft, or None when there is nothing to commit (yet)."""
+        now = self.clock.now_us()
+        if run.blocked_until > now and not run.dead and not self._ending(run):
+            return None
+        try:
+            mode = self._ready(run)
+            if mode is None:
+                return None
+            self.residents.take(run)
+            if run.questions:
+                self._answer(run)
+            draft = decide(run, now, mode, self.hands.reserve)
+        except Exception as exc:
+            self._failed(run, exc)
+            return None
+        if draft is None:
+            self._settle(run)
+        return draft
+
+    def _ending(self, run: Run) -> bool:
+        return any(isinstance(d.arrival, ENDING) for d in run.queue)
+
+    def _ready(self, run: Run) -> str | None:
+        """The replay mode when the run can be driven; None when it is being loaded, or is closed."""
+        loaded: Loaded | None = run.loaded
+        if loaded is not None:
+            run.loaded = None
+            if not self._absorb(run, loaded):
+                return None
+        elif run.mail or not run.known:
+            self._needs_load(run)
+            return None
+        if run.instance is not None:
+            self.residents.hits += 1
+            return "warm"
+        if run.dead:
+            return "engine" if self._ending(run) else None
+        decisions = [] if loaded is None else loaded.decisions
+        if run.decision and not decisions:
+            run.known = False
+            self._needs_load(run)
+            return None
+        left = rebuild(run, decisions, self.registry, self._check_activity)
+        if run.decision == 0:
+            return "first"
+        self.residents.misses += 1
+        for command in left.local:
+            self.effects.start_activity(run, command)
+        for request in left.external:
+            self.spawn(self.effects.repost(run, request))
+        return "cold"
+
+    def _absorb(self, run: Run, loaded: Loaded) -> bool:
+        """Takes in what was read; False when the run is closed (its mail is put away or forwarded)."""
+        row = loaded.row
+        if row is not None:
+            if row["state"] != "RUNNING":
+                self._closed_elsewhere(run, row, loaded)
+                return False
+            describe_run(run, row, loaded.decisions)
+            self.open_ids[run.workflow_id] = run.execution_id
+        elif not run.known and not loaded.cold:
+            run.mail = True  # it was evicted while its mail was read
+            self._needs_load(run)
+            return False
+        elif not run.known:
+            self._refuse_all(run)
+            self.runs.pop(run.execution_id, None)
+            return False
+        for delivery in loaded.deliveries:
+            run.offer(delivery)
+        return True
+
+    def _needs_load(self, run: Run) -> None:
+        run.loading = True
+        self._to_load[run.execution_id] = run
+
+    def _closed_elsewhere(self, run: Run, row: Any, loaded: Loaded) -> None:
+        if run.questions:
+            try:
+                describe_run(run, row, loaded.decisions)
+                rebuild(run, loaded.decisions, self.registry, None)
+                self._answer(run)
+            except Exception as exc:
+                for question in run.questions:
+                    refuse(question.answer, exc)
+                run.questions.clear()
+            run.drop_instance()
+        if loaded.deliveries:
+            successor = row["continued_to"]
+            if successor is not None:
+                self.spawn(self._forward(run, successor))
+            else:
+                reply = reply_failure(unfinished(row["state"]))
+                self.spawn(messages.drop_unread(self.db, [run.execution_id], reply))
+        self._refuse_all(run)
+        self.runs.pop(run.execution_id, None)
+
+    async def _forward(self, run: Run, successor: UUID) -> None:
+        await messages.forward(self.db, run.execution_id, successor)
+        self.wake(successor, run.partition)
+
+    def _check_activity(self, name: str, queue: str | None) -> None:
+        if (queue is None or queue == self.pool) and name not in self.registry.activities:
+            raise UnknownActivityError(name, queue or self.pool, list(self.registry.activities))
+
+    def _answer(self, run: Run) -> None:
+        for question in run.questions:
+            if run.instance is None or question.answer.done():
+                refuse(question.answer, QueryFailed("the run cannot be replayed"))
+                continue
+            try:
+                if run.instance.main is None:
+                    raise WorkflowNotFound(f"workflow {run.workflow_id!r} has not begun yet")
+                resolve(question.answer, run.instance.query(question.name, question.input))
+            except Exception as exc:
+                refuse(question.answer, exc)
+        run.questions.clear()
+
+    # --- loading ----------------------------------------------------------------------------------
+
+    async def _load(self) -> None:
+        """Reads what the waiting runs need: a few queries for up to 64 of them at once."""
+        backoff, tries = Backoff(0.1, cap=2.0), 0
+        try:
+            while self._to_load and not self.stopping.is_set():
+                chosen = list(self._to_load.values())[:LOAD_AT_ONCE]
+                for run in chosen:
+                    del self._to_load[run.execution_id]
+                marks = {run.execution_id: run.decision for run in chosen}
+                cold = [run.execution_id for run in chosen if not run.known]
+                for run in chosen:
+                    run.mail = False
+                try:
+                    found = await load(self.db, cold, [run.execution_id for run in chosen])
+                    tries = 0
+                except Exception as exc:
+                    tries += 1
+                    if tries == 1:
+                        log.warning("cannot load %d runs, will try again: %s", len(chosen), exc)
+                    for run in chosen:
+                        run.mail = True
+                        self._needs_load(run)
+                    await asyncio.sleep(backoff.delay(tries))
+                    continue
+                for run in chosen:
+                    run.loading = False
+                    if self.runs.get(run.execution_id) is not run:
+                        continue
+                    if run.busy or run.decision != marks[run.execution_id]:
+                        run.mail = True  # it moved meanwhile: what was read may be ingested already
+                    else:
+                        run.loaded = found[run.execution_id]
+                    self._enqueue(run)
+        finally:
+            self._loading = False
+
+    # --- committing -------------------------------------------------------------------------------
+
+    async def _commit(self, lane: Lane, drafts: list[Draft]) -> None:
+        try:
+            await lane.commit(drafts, self._landed, self._poisoned)
+        except Fenced as exc:
+            log.warning("fenced: %s; dropping everything held", exc)
+            for draft in drafts:
+                self._unreserve(draft)
+                for delivery in draft.deliveries:
+                    refuse(delivery.ack, Undelivered("this worker may no longer write"))
+            await self.holdings.fenced()
+            self.drop_all()
+        finally:
+            self.free.append(lane)
+            if len(self.inbox):
+                self.pump_soon()
+
+    def _landed(self, drafts: list[Draft], committed: Committed) -> None:
+        for draft in drafts:
+            run = draft.run
+            run.busy = False
+            if self.runs.get(run.execution_id) is not run:
+                continue
+            if draft.task is not None:
+                run.stored = draft.task
+            if run.strikes:
+                run.strikes = 0
+                self.spawn(workflow_tasks.healed(self.db, [run.execution_id]))
+            self.effects.after(draft, committed)
+            if draft.closing is None:
+                self._settle(run)
+        if committed.posted:
+            self.effects.posted(committed)
+
+    def _settle(self, run: Run) -> None:
+        """After a decision (or a wake for nothing): arm its timer, look for more, keep it in memory."""
+        due = run.next_due_us()
+        if due is not None and due != run.armed_us:
+            run.armed_us = due
+            self.timers.arm(due, run.execution_id, run.partition)
+        if run.queue or run.mail or run.questions:
+            self._enqueue(run)
+        if run.instance is None:
+            return
+        for gone in self.residents.put(run):
+            gone.drop_instance()
+            gone.known = False
+            if gone.idle:
+                self.runs.pop(gone.execution_id, None)
+                self.open_ids.pop(gone.workflow_id, None)
+
+    def forget(self, run: Run, successor: UUID | None) -> None:
+        """A closed run leaves; what it had no time to look at goes to its successor or back to the sender."""
+        run.terminal = True
+        self.runs.pop(run.execution_id, None)
+        if self.open_ids.get(run.workflow_id) == run.execution_id:
+            del self.open_ids[run.workflow_id]
+        left = [d for d in run.queue if d.message is None and d.ack is not None]
+        run.queue.clear()
+        for delivery in left:
+            if successor is None or not self.offer(successor, run.partition, delivery):
+                refuse(delivery.ack, Undelivered("the run closed"))
+        for question in run.questions:
+            refuse(question.answer, Undelivered("the run closed"))
+        run.drop_instance()
+
+    def _poisoned(self, draft: Draft, exc: Exception) -> None:
+        run = draft.run
+        run.busy = False
+        self._unreserve(draft)
+        run.queue.extendleft(reversed([d for d in draft.deliveries if not isinstance(d.arrival, TimerFired)]))
+        self._failed(run, exc)
+
+    def _unreserve(self, draft: Draft) -> None:
+        """Gives back the slots taken for eager activities that will not start."""
+        for command in draft.commands:
+            if isinstance(command, ActivityScheduled) and draft.run.tasks.get(command.seq) == "running":
+                self.hands.unreserve()
+
+    def _failed(self, run: Run, exc: Exception) -> None:
+        """A decision failed: the instance goes, the run stays open and is tried again; after three strikes it
+        is parked in the dead letters until a new worker comes (F-4, R-3)."""
+        self.residents.take(run)
+        run.drop_instance()
+        run.known, run.loaded = False, None
+        run.strikes += 1
+        run.seen.clear()
+        name = run.info.type if run.info is not None else "?"
+        log.error("decision of %s %s failed (strike %d): %s", name, run.workflow_id, run.strikes, exc, exc_info=exc)
+        for question in run.questions:
+            refuse(question.answer, QueryFailed(f"the run cannot be replayed: {exc}"))
+        run.questions.clear()
+        for delivery in run.queue:
+            refuse(delivery.ack, Undelivered(f"the decision failed: {exc}"))
+        # Mail is read again; results of activities of this process exist nowhere else.
+        kept = [d for d in run.queue if d.message is None and d.ack is None]
+        run.queue.clear()
+        run.queue.extend(kept)
+        error = encode_failure(failure_of(exc))
+        run.dead = run.strikes >= STRIKES
+        delay = None if run.dead else Backoff(1.0, cap=30.0).delay(run.strikes)
+        if delay is not None:
+            run.blocked_until = self.clock.now_us() + round(delay * MICRO)
+            self.timers.arm(run.blocked_until, run.execution_id, run.partition)
+        self.spawn(self._strike(run, name, error, delay))
+
+    async def _strike(self, run: Run, name: str, error: str, delay: float | None) -> None:
+        strikes = run.strikes
+        await workflow_tasks.strike(self.db, run.execution_id, strikes=strikes, error=error, delay=delay)
+        if delay is None:
+            await workflow_tasks.bury(
+                self.db, run.execution_id, workflow_id=run.workflow_id, type=name, pool=self.pool, strikes=strikes, error=error
+            )

@@ -1,0 +1,219 @@
+"""What leaves after a commit: activities start, wakes are sent, callers are answered."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from harvest.core import events as ev
+from harvest.core.instance import RunInfo
+from harvest.decisions.ports import Step
+from harvest.decisions.answers import Answer, Undelivered
+from harvest.decisions.decide import ENDING, Draft, outcome_of
+from harvest.decisions.rows import child_arrival, child_message_id, external_key, unfinished
+from harvest.decisions.run import Delivery, Parent, Run
+from harvest.failure import Failure, failure_of
+from harvest.hub import messages
+from harvest.hub.commit import Committed
+from harvest.ids import partition_of
+from harvest.wakes.topics import CLOSED, REPLY
+
+if TYPE_CHECKING:
+    from harvest.decider.decider import Decider
+
+
+def resolve(future: asyncio.Future[Any] | None, value: Any = None) -> None:
+    if future is not None and not future.done():
+        future.set_result(value)
+
+
+def refuse(future: asyncio.Future[Any] | None, error: BaseException) -> None:
+    if future is not None and not future.done():
+        future.set_exception(error)
+
+
+class Effects:
+    """Bound to one decider; `after(draft, committed)` runs once per durable draft."""
+
+    def __init__(self, decider: Decider) -> None:
+        self.decider = decider
+
+    def after(self, draft: Draft, committed: Committed) -> None:
+        run = draft.run
+        for delivery in draft.deliveries:
+            if delivery.message is not None:
+                run.seen.discard(delivery.message)
+            if delivery.ack is not None and not isinstance(delivery.arrival, ev.UpdateAdmitted):
+                if isinstance(draft.closing, _BY_ENGINE) and not isinstance(delivery.arrival, ENDING):
+                    refuse(delivery.ack, Undelivered("the run was ended"))
+                else:
+                    resolve(delivery.ack)
+        for delivery, reason in draft.rejected:
+            self._rejected(run, delivery, reason)
+        if draft.closing is not None:
+            self._commands(draft, committed, closing=True)
+            self._closed(draft)
+        elif draft.commands:
+            self._commands(draft, committed, closing=False)
+
+    def _rejected(self, run: Run, delivery: Delivery, reason: BaseException) -> None:
+        update_id = delivery.arrival.update_id  # type: ignore[union-attr]
+        run.remote_updates.discard(update_id)
+        future = run.updates.pop(update_id, None)
+        if future is not None:
+            refuse(future, Answer(failure_of(reason), rejected=True))
+        else:
+            self._replied(run, update_id)
+
+    def _replied(self, run: Run, update_id: str) -> None:
+        decider = self.decider
+        decider.router.wake(REPLY, f"{run.execution_id}/{update_id}")
+        decider.notifier.reply(run.execution_id, update_id)
+
+    def _commands(self, draft: Draft, committed: Committed, *, closing: bool) -> None:
+        run = draft.run
+        for command in draft.commands:
+            kind = command.__class__
+            if kind is ev.ActivityScheduled:
+                if not closing:
+                    self.start_activity(run, command)  # type: ignore[arg-type]
+            elif kind is ev.ActivityCancelRequested:
+                self.decider.hands.cancel(run.execution_id, command.seq)  # type: ignore[union-attr]
+            elif isinstance(command, ev.ChildStarted):
+                self._child(draft, command, committed)
+            elif isinstance(command, (ev.UpdateCompleted, ev.UpdateFailed)):
+                self._updated(run, command)
+            elif isinstance(command, (ev.ExternalSignalSent, ev.ExternalCancelSent)):
+                self._external(draft, command, committed)
+
+    def posted(self, committed: Committed) -> None:
+        """Wakes the runs that got mail from this batch."""
+        for _, execution_id, pool, partition, _ in committed.posted:
+            self._mail(execution_id, pool, partition)
+
+    def start_activity(self, run: Run, command: ev.ActivityScheduled) -> None:
+        decider, options = self.decider, command.options
+        queue = options.queue or decider.pool
+        if options.mode != "local" and run.tasks.get(command.seq) != "running":
+            decider.hands.kick(queue)
+            decider.notifier.queue(queue)
+            return
+        step = Step(run.execution_id, run.workflow_id, command.seq, command.name, queue, command.input, options)
+        if options.mode == "local":
+            decider.hands.start_local(step)
+        else:
+            decider.hands.start_eager(step)
+
+    def _child(self, draft: Draft, command: ev.ChildStarted, committed: Committed) -> None:
+        run, decider = draft.run, self.decider
+        if draft.closing is not None and command.parent_close != "abandon":
+            return
+        execution_id = draft.ids[command.seq]
+        if execution_id not in committed.started:
+            if draft.closing is None:
+                taken = Failure(f"workflow id {command.workflow_id!r} has an open run", "WorkflowAlreadyStarted")
+                decider.offer(run.execution_id, run.partition, Delivery(ev.ChildFailed(command.seq, taken)))
+            return
+        pool = command.queue or decider.pool
+        if pool != decider.pool or not decider.owns(command.workflow_id):
+            decider.notifier.decide(pool, execution_id, partition_of(command.workflow_id))
+            return
+        info = RunInfo(
+            workflow_id=command.workflow_id,
+            execution_id=str(execution_id),
+            type=command.name,
+            queue=pool,
+            seed=execution_id.int & 0x7FFF_FFFF_FFFF_FFFF,
+            input=command.input,
+            parent_workflow_id=run.workflow_id,
+        )
+        parent = Parent(run.execution_id, run.workflow_id, decider.pool, command.seq)
+        deadline = None if command.timeout is None else decider.clock.now_us() + round(command.timeout * 1e6)
+        decider.started(execution_id, info, priority=command.priority, deadline_us=deadline, parent=parent)
+
+    def _updated(self, run: Run, command: ev.UpdateCompleted | ev.UpdateFailed) -> None:
+        run.remote_updates.discard(command.update_id)
+        future = run.updates.pop(command.update_id, None)
+        if future is None:
+            self._replied(run, command.update_id)
+        elif isinstance(command, ev.UpdateCompleted):
+            resolve(future, command.result)
+        else:
+            refuse(future, Answer(command.failure))
+
+    def _external(self, draft: Draft, command: ev.ExternalSignalSent | ev.ExternalCancelSent, committed: Committed) -> None:
+        if draft.closing is not None:
+            return
+        key = external_key(draft, command.seq)
+        self.external_done(draft.run, command, key in committed.keys)
+
+    def external_done(self, run: Run, command: ev.ExternalSignalSent | ev.ExternalCancelSent, found: bool) -> None:
+        failure = None if found else Failure(f"no open run has the workflow id {command.workflow_id!r}", "WorkflowNotFound")
+        self.decider.offer(run.execution_id, run.partition, Delivery(ev.ExternalDone(command.seq, failure)))
+
+    async def repost(self, run: Run, command: ev.ExternalSignalSent | ev.ExternalCancelSent) -> None:
+        """Sends an external request whose outcome was lost with its owner; its key keeps it from acting twice."""
+        key = f"ext:{run.execution_id}:{command.seq}"
+        if isinstance(command, ev.ExternalSignalSent):
+            mail = messages.Mail(
+                UUID(int=run.execution_id.int ^ command.seq), command.workflow_id, "signal", command.name, key,
+                ev.encode_event(ev.SignalReceived(command.name, command.input, key)),
+            )  # fmt: skip
+        else:
+            mail = messages.Mail(
+                UUID(int=run.execution_id.int ^ command.seq), command.workflow_id, "cancel", None, key,
+                ev.encode_event(ev.CancelRequested(command.reason)),
+            )  # fmt: skip
+        sent = await messages.send(self.decider.db, [mail])
+        for row in sent.values():
+            self._mail(row["execution_id"], row["pool"], row["partition"])
+        self.external_done(run, command, bool(sent))
+
+    def _mail(self, execution_id: UUID, pool: str, partition: int) -> None:
+        """A mailbox row was written for a run: wake its owner."""
+        decider = self.decider
+        if pool == decider.pool and partition in decider.holdings.epochs:
+            decider.wake(execution_id, partition)
+        else:
+            decider.notifier.decide(pool, execution_id, partition)
+
+    def _closed(self, draft: Draft) -> None:
+        run, decider = draft.run, self.decider
+        assert draft.closing is not None
+        for seq in (*run.hot, *run.tasks):
+            decider.hands.cancel(run.execution_id, seq)
+        for update_id in run.remote_updates:
+            self._replied(run, update_id)
+        for future in run.updates.values():
+            refuse(future, Answer(unfinished(draft.state)))
+        result, failure = outcome_of(draft.closing)
+        successor = draft.ids.get(0)
+        key = str(run.execution_id)
+        decider.router.wake(CLOSED, key, (draft.state, result, failure, successor))
+        decider.notifier.closed(key)
+        if successor is not None:
+            self._continued(draft, successor)
+        elif run.parent is not None:
+            self._tell_parent(draft, run.parent)
+        decider.forget(run, successor)
+
+    def _continued(self, draft: Draft, successor: UUID) -> None:
+        run, decider, again = draft.run, self.decider, draft.closing
+        assert isinstance(again, ev.RunContinued)
+        decider.spawn(messages.forward(decider.db, run.execution_id, successor))
+        # It is loaded like any other, so that carried signals are read with it.
+        decider.wake(successor, run.partition)
+
+    def _tell_parent(self, draft: Draft, parent: Parent) -> None:
+        decider = self.decider
+        assert draft.closing is not None
+        partition = partition_of(parent.workflow_id)
+        if parent.pool == decider.pool and partition in decider.holdings.epochs:
+            arrival = child_arrival(parent.seq, draft.closing)
+            decider.offer(parent.execution_id, partition, Delivery(arrival, child_message_id(draft)))
+        else:
+            decider.notifier.decide(parent.pool, parent.execution_id, partition)
+
+
+_BY_ENGINE = (ev.RunTerminated, ev.RunTimedOut)

@@ -1,0 +1,121 @@
+"""Commit lanes: a connection, its tenure row, and the patience to get a batch in.
+
+A batch lands whole or not at all. On a lost connection the lane asks the hub whether it landed before it
+tries again; on bad data it halves the batch until the poisoned draft stands alone; on the fence it says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from harvest.backoff import Backoff
+from harvest.decisions.decide import Draft
+from harvest.decisions.rows import Writer
+from harvest.errors import Fenced, HubError
+from harvest.hub import executions, history
+from harvest.hub.commit import Batch, Committed, Tenure, commit
+from harvest.hub.database import Database, Session
+from harvest.hub.sqlstate import Trouble, trouble_of
+
+log = logging.getLogger("harvest.decider")
+
+
+class Lane:
+    """`number` is the connection number of its tenure row."""
+
+    def __init__(self, db: Database, writer: Writer, number: int, epochs: Callable[[], dict[int, int]]) -> None:
+        self.db, self.writer, self.number, self.epochs = db, writer, number, epochs
+        self.worker_id: UUID | None = None
+        self.session: Session | None = None
+        self.commits = self.drafts = 0
+
+    async def open(self, worker_id: UUID) -> None:
+        self.worker_id = worker_id
+        await self._connected()
+
+    async def close(self) -> None:
+        session, self.session = self.session, None
+        if session is not None:
+            await session.close()
+
+    async def _connected(self) -> Session:
+        if self.session is None or self.session.closed:
+            self.session = await self.db.session(plan_cache_mode="force_generic_plan", jit="off")
+        return self.session
+
+    def batch_of(self, drafts: list[Draft]) -> Batch:
+        """Raises `Fenced` when a partition of the batch is not ours any more."""
+        batch = Batch()
+        epochs = self.epochs()
+        for draft in drafts:
+            partition = draft.run.partition
+            epoch = epochs.get(partition)
+            if epoch is None:
+                raise Fenced(f"partition {partition} is not owned by this worker any more")
+            batch.epochs[partition] = epoch
+            self.writer.write(draft, batch)
+        return batch
+
+    async def commit(
+        self, drafts: list[Draft], landed: Callable[[list[Draft], Committed], None], poisoned: Callable[[Draft, Exception], None]
+    ) -> None:
+        """Commits all drafts that can be committed, calling `landed` or `poisoned` for each.
+
+        Raises `Fenced` when the tenure is over. Waits as long as the database is away.
+        """
+        stack = [drafts]
+        while stack:
+            part = stack.pop()
+            try:
+                committed = await self._persist(part)
+            except Fenced:
+                raise
+            except Exception as exc:
+                if len(part) == 1:
+                    poisoned(part[0], exc)
+                else:
+                    middle = len(part) // 2
+                    stack += [part[middle:], part[:middle]]
+                continue
+            self.commits += 1
+            self.drafts += len(part)
+            landed(part, committed)
+
+    async def _persist(self, drafts: list[Draft]) -> Committed:
+        assert self.worker_id is not None
+        tenure = Tenure(self.worker_id, self.number, self.writer.pool)
+        batch = self.batch_of(drafts)
+        backoff, tries, unsure = Backoff(0.05, cap=2.0), 0, False
+        while True:
+            try:
+                session = await self._connected()
+                if unsure:
+                    found = await self._landed(session, drafts, batch)
+                    if found is not None:
+                        return found
+                return await commit(session, tenure, batch)
+            except (Fenced, asyncio.CancelledError):
+                raise
+            except Exception as exc:
+                trouble = Trouble.AWAY if isinstance(exc, HubError) else trouble_of(exc)
+                if not trouble.passes:
+                    raise
+                tries += 1
+                unsure = unsure or trouble is Trouble.AWAY
+                if tries in (1, 10) or tries % 60 == 0:
+                    log.warning("commit of %d decisions waits for the hub (%s): %s", len(drafts), trouble.value, exc)
+            await asyncio.sleep(backoff.delay(tries))
+
+    async def _landed(self, session: Session, drafts: list[Draft], batch: Batch) -> Committed | None:
+        """What the commit gave, if it took effect before the connection broke."""
+        keys = [(d.run.execution_id, d.number) for d in drafts if d.events is not None]
+        if not keys or await history.landed(session, keys) < len(keys):
+            return None
+        starts = [row[0] for row in batch.rows.get("starts", ())]
+        known: Any = await executions.load(session, starts) if starts else {}
+        # Which posts found an open run is not asked again: they are posted anew under the same key.
+        return Committed(frozenset(known), ())

@@ -1,0 +1,89 @@
+"""Looks into the hub once per interval, one interval ahead: what no wake told is found here (F-5)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+from uuid import UUID
+
+from harvest.decider.decider import Decider
+from harvest.hub import activity_tasks, messages, workflow_tasks
+from harvest.service import Service
+from harvest.wakes.topics import DECIDE
+
+log = logging.getLogger("harvest.decider")
+
+SCAN_SIZE = 5_000
+
+
+class Scanner(Service):
+    """`nudge` scans at once: after an acquisition, or after wakes may have been lost."""
+
+    def __init__(self, decider: Decider, *, interval: float) -> None:
+        super().__init__()
+        self.decider, self.interval = decider, interval
+        self._nudged = asyncio.Event()
+        self.scans = 0
+
+    def nudge(self) -> None:
+        self._nudged.set()
+
+    def acquired(self, partitions: list[int]) -> None:
+        """New partitions: load what their last owner held in memory, then look at all that is due."""
+        self.decider.spawn(self._recover(partitions))
+        self.nudge()
+
+    async def _recover(self, partitions: list[int]) -> None:
+        decider = self.decider
+        for row in await workflow_tasks.running(decider.db, decider.pool, partitions):
+            decider.wake(row["execution_id"], row["partition"])
+
+    async def _open(self) -> None:
+        self._leave = self.decider.router.subscribe(DECIDE, self._woken)
+
+    async def _close(self) -> None:
+        leave = getattr(self, "_leave", None)
+        if leave is not None:
+            leave()
+
+    def _woken(self, payload: Any) -> None:
+        pool, runs = payload
+        if pool == self.decider.pool:
+            for execution_id, partition in runs:
+                self.decider.wake(UUID(execution_id), partition)
+
+    async def _run(self) -> None:
+        failures = 0
+        while not self.stopping.is_set():
+            try:
+                await self.run_once()
+                failures = 0
+            except Exception as exc:
+                failures += 1
+                if failures in (1, 10) or failures % 60 == 0:
+                    log.warning("scan failed (%d in a row): %s", failures, exc)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        waits = [asyncio.create_task(self._nudged.wait()), asyncio.create_task(self.stopping.wait())]
+        await asyncio.wait(waits, timeout=self.interval, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        self._nudged.clear()
+
+    async def run_once(self) -> int:
+        """One scan; returns how many rows it looked at."""
+        decider = self.decider
+        if not decider.holdings.epochs:
+            return 0
+        rows = await workflow_tasks.scan(decider.db, decider.pool, ahead=1.5 * self.interval, size=SCAN_SIZE)
+        for row in rows:
+            decider.due(row["execution_id"], row["partition"], row["due_us"])
+        mail = [*await messages.unread_runs(decider.db, decider.pool), *await activity_tasks.done_runs(decider.db, decider.pool)]
+        for row in mail:
+            run = decider.runs.get(row["execution_id"])
+            if run is None or not (run.busy or run.queued or run.loading):
+                decider.wake(row["execution_id"], row["partition"])
+        self.scans += 1
+        return len(rows) + len(mail)

@@ -1,0 +1,49 @@
+"""Wakes runs at the time of their earliest timer, to the millisecond, resident or not."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from uuid import UUID
+
+from harvest.clock import MICRO, Clock
+
+
+class Timers:
+    """`arm` notes a due time; `fire(execution_id, partition)` is called when it has come.
+
+    Entries are never taken back: a wake for nothing is harmless.
+    """
+
+    def __init__(self, clock: Clock, fire: Callable[[UUID, int], None]) -> None:
+        self.clock, self.fire = clock, fire
+        self._heap: list[tuple[int, UUID, int]] = []
+        self._handle: asyncio.TimerHandle | None = None
+        self._handle_us = 0
+
+    def arm(self, due_us: int, execution_id: UUID, partition: int) -> None:
+        heapq.heappush(self._heap, (due_us, execution_id, partition))
+        if self._handle is None or due_us < self._handle_us:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if self._heap:
+            self._handle_us = self._heap[0][0]
+            delay = max(0.0, (self._handle_us - self.clock.now_us()) / MICRO)
+            self._handle = asyncio.get_running_loop().call_later(min(delay, 60.0), self.fire_due)
+
+    def fire_due(self) -> None:
+        """Fires what is due now; also called when a test's clock moved."""
+        now = self.clock.now_us()
+        while self._heap and self._heap[0][0] <= now:
+            _, execution_id, partition = heapq.heappop(self._heap)
+            self.fire(execution_id, partition)
+        self._schedule()
+
+    def clear(self) -> None:
+        self._heap.clear()
+        self._schedule()

@@ -1,0 +1,18 @@
+"""Between an owner and callers in its process."""
+
+from __future__ import annotations
+
+from harvest.errors import HarvestError
+from harvest.failure import Failure
+
+
+class Undelivered(HarvestError):
+    """A direct delivery did not become durable; the caller uses the mailbox instead."""
+
+
+class Answer(HarvestError):
+    """An update's bad end, as a failure; `rejected` when the validator refused it."""
+
+    def __init__(self, failure: Failure, *, rejected: bool = False) -> None:
+        super().__init__(failure.message)
+        self.failure, self.rejected = failure, rejected

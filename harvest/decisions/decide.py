@@ -1,0 +1,228 @@
+"""Drive the code of one run with what arrived, and note what it asked for."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+from harvest.core import events as ev
+from harvest.core.instance import Instance, Outcome, closing_command
+from harvest.decisions.run import Delivery, Run
+from harvest.failure import Failure, encode_failure
+from harvest.ids import new_id
+
+log = logging.getLogger("harvest.decisions")
+
+HISTORY_CAP = 51_200
+SLOW_DRIVE = 2.0
+ENDING = (ev.TerminateRequested, ev.DeadlinePassed, ev.HistoryCapReached)
+_CLOSED_STATES: dict[type, str] = {
+    ev.RunCompleted: "COMPLETED",
+    ev.RunFailed: "FAILED",
+    ev.RunCancelled: "CANCELLED",
+    ev.RunTerminated: "TERMINATED",
+    ev.RunTimedOut: "TIMED_OUT",
+    ev.RunContinued: "CONTINUED_AS_NEW",
+}
+
+
+class Draft:
+    """A decision that is not durable yet.
+
+    `events` is None when nothing belongs into history (a refused update, a wake for nothing). `ids` gives
+    the execution ids of started children by seq, and under 0 that of the continuation.
+    """
+
+    __slots__ = (
+        "at_us",
+        "closing",
+        "commands",
+        "deliveries",
+        "ended",
+        "events",
+        "first_event_id",
+        "ids",
+        "mode",
+        "number",
+        "rejected",
+        "run",
+        "task",
+    )
+
+    def __init__(self, run: Run, at_us: int, deliveries: list[Delivery], mode: str) -> None:
+        self.run, self.at_us, self.deliveries, self.mode = run, at_us, deliveries, mode
+        self.number = run.decision + 1
+        self.first_event_id = run.events + 1
+        self.commands: list[ev.Command] = []
+        self.events: str | None = None
+        self.rejected: list[tuple[Delivery, BaseException]] = []
+        self.closing: ev.Command | None = None
+        self.task: tuple[str, int | None] | None = None
+        self.ids: dict[int, UUID] = {}
+        self.ended: list[int] = []  # activity tasks whose row goes
+
+    @property
+    def state(self) -> str:
+        return _CLOSED_STATES[type(self.closing)]
+
+    @property
+    def empty(self) -> bool:
+        """True when there is nothing to write at all."""
+        return self.events is None and self.task is None and not self.deliveries
+
+
+def gather(run: Run, now_us: int) -> list[Delivery]:
+    """What is there for this decision: mail and results in order of arrival, then timers in order of due time."""
+    deliveries = list(run.queue)
+    run.queue.clear()
+    instance = run.instance
+    if instance is not None:
+        due = instance.next_due_us()
+        if due is not None and due <= now_us:
+            deliveries += [Delivery(fired) for fired in instance.due_timers(now_us)]
+    return deliveries
+
+
+def engine_ending(run: Run, deliveries: list[Delivery], now_us: int) -> Delivery | None:
+    """The arrival that ends the run without asking its code, if there is one."""
+    for delivery in deliveries:
+        if isinstance(delivery.arrival, ENDING):
+            return delivery
+    if run.deadline_us is not None and run.deadline_us <= now_us:
+        return Delivery(ev.DeadlinePassed())
+    if run.events >= HISTORY_CAP:
+        return Delivery(ev.HistoryCapReached(run.events))
+    return None
+
+
+Reserve = Callable[[str, str | None], bool]
+
+
+def decide(run: Run, now_us: int, mode: str, reserve: Reserve) -> Draft | None:
+    """One decision, or None when there is nothing to decide and nothing to write.
+
+    `reserve(name, queue)` takes a slot of this process for an eager activity, if one is free. Raises what the code of the run let escape; the instance is unusable then, and the deliveries are back
+    in the run's queue.
+    """
+    deliveries = gather(run, now_us)
+    ending = engine_ending(run, deliveries, now_us)
+    draft = Draft(run, now_us, deliveries, mode)
+    if ending is not None:
+        _end(draft, ending)
+        return draft
+    instance = run.instance
+    if instance is None:
+        raise RuntimeError("decide needs an instance")
+    if deliveries or instance.main is None:
+        try:
+            _drive(draft, instance, reserve)
+        except BaseException:
+            run.queue.extendleft(reversed([d for d in deliveries if not isinstance(d.arrival, ev.TimerFired)]))
+            raise
+    if draft.closing is None:
+        draft.task = _task_change(run)
+    return None if draft.empty else draft
+
+
+def _drive(draft: Draft, instance: Instance, reserve: Reserve) -> None:
+    run, deliveries = draft.run, draft.deliveries
+    started = time.perf_counter()
+    outcome: Outcome = instance.activate(draft.at_us, [d.arrival for d in deliveries])
+    spent = time.perf_counter() - started
+    if spent > SLOW_DRIVE:
+        log.warning("workflow %s %s held the loop for %.1f s in one decision", instance.info.type, run.workflow_id, spent)
+    taken = outcome.taken
+    if len(taken) < len(deliveries):
+        # The run closed before these were looked at: signals among them follow a continue-as-new.
+        draft.deliveries = deliveries[: len(taken)]
+        run.queue.extendleft(reversed([d for d in deliveries[len(taken) :] if not isinstance(d.arrival, ev.TimerFired)]))
+    ingested: list[ev.Event] = [d.arrival for d, keep in zip(deliveries, taken, strict=False) if keep]
+    for index, reason in outcome.rejected.items():
+        draft.rejected.append((deliveries[index], reason))
+    draft.commands = outcome.commands
+    if outcome.closed:
+        draft.closing = outcome.commands[-1]
+    _note_work(run, draft, reserve)
+    if ingested or outcome.commands or draft.number == 1:
+        draft.events = ev.encode_events([*ingested, *outcome.commands])
+        run.events += len(ingested) + len(outcome.commands)
+        run.history_bytes += len(draft.events)
+        run.decision = draft.number
+    for command in outcome.commands:
+        if isinstance(command, (ev.ChildStarted, ev.RunContinued)):
+            draft.ids[getattr(command, "seq", 0)] = new_id()
+
+
+def _note_work(run: Run, draft: Draft, reserve: Reserve) -> None:
+    """Keeps the books of what is under way: in memory (`hot`), in task rows (`tasks`), and updates."""
+    hot, tasks = run.hot, run.tasks
+    for delivery in draft.deliveries:
+        arrival = delivery.arrival
+        if isinstance(arrival, ev.UpdateAdmitted):
+            if delivery.ack is not None:
+                run.updates[arrival.update_id] = delivery.ack
+            else:
+                run.remote_updates.add(arrival.update_id)
+            continue
+        seq = getattr(arrival, "seq", 0)
+        if seq in hot:
+            hot.discard(seq)
+        elif tasks.pop(seq, None) is not None:
+            draft.ended.append(seq)
+    for command in draft.commands:
+        if isinstance(command, ev.ActivityScheduled):
+            options = command.options
+            if options.mode == "local":
+                hot.add(command.seq)
+            elif draft.closing is None:
+                mine = options.mode == "eager" and reserve(command.name, options.queue)
+                tasks[command.seq] = "running" if mine else "pending"
+        elif isinstance(command, (ev.ExternalSignalSent, ev.ExternalCancelSent)):
+            hot.add(command.seq)
+        elif isinstance(command, ev.ActivityCancelRequested):
+            hot.discard(command.seq)
+            if tasks.pop(command.seq, None) is not None:
+                draft.ended.append(command.seq)
+
+
+def _task_change(run: Run) -> tuple[str, int | None] | None:
+    """What the task row has to say, or None when it says so already."""
+    wanted: tuple[str, int | None] = ("running", None) if run.hot else ("parked", run.next_due_us())
+    if wanted == run.stored:
+        return None
+    return wanted
+
+
+def _end(draft: Draft, ending: Delivery) -> None:
+    run = draft.run
+    closing = closing_command(ending.arrival)  # type: ignore[arg-type]
+    for delivery in draft.deliveries:
+        if isinstance(delivery.arrival, ev.UpdateAdmitted) and delivery.ack is None:
+            run.remote_updates.add(delivery.arrival.update_id)
+    draft.deliveries = [d for d in draft.deliveries if d is ending or d.message is not None or d.ack is not None]
+    draft.closing, draft.commands = closing, [closing]
+    draft.events = ev.encode_events([ending.arrival, closing])
+    run.events += 2
+    run.decision = draft.number
+
+
+def outcome_of(closing: ev.Command) -> tuple[str | None, str | None]:
+    """(result, failure) of a closing command as JSON texts."""
+    if isinstance(closing, ev.RunCompleted):
+        return bytes(closing.result).decode(), None
+    failure = failure_of_closing(closing)
+    return None, None if failure is None else encode_failure(failure)
+
+
+def failure_of_closing(closing: ev.Command) -> Failure | None:
+    if isinstance(closing, ev.RunFailed):
+        return closing.failure
+    if isinstance(closing, ev.RunCancelled):
+        return Failure(closing.reason or "cancelled", "Cancelled")
+    if isinstance(closing, ev.RunTerminated):
+        return Failure(closing.reason or "terminated", "Terminated")
+    if isinstance(closing, ev.RunTimedOut):
+        return Failure("the run's own timeout passed", "TimedOut")
+    return None

@@ -1,0 +1,140 @@
+"""What is needed to decide: the run's row, its history, its mail, its finished activities. Few queries for many runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from harvest.core import events as ev
+from harvest.core.instance import Instance, RunInfo
+from harvest.core.replay import StoredDecision, replay_decision
+from harvest.decisions.run import Delivery, Parent, Run
+from harvest.definitions.registry import Registry
+from harvest.failure import decode_failure
+from harvest.hub import activity_tasks, executions, history, messages
+from harvest.hub.database import Database, Row
+
+
+@dataclass(slots=True)
+class Loaded:
+    """`row` is None where the run does not exist, or (not `cold`) was known already."""
+
+    row: Row | None = None
+    decisions: list[StoredDecision] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    cold: bool = False
+
+
+async def load(db: Database, cold: Sequence[UUID], mail: Sequence[UUID]) -> dict[UUID, Loaded]:
+    """Row and history of the runs in `cold`, mail and finished activities of those in `mail`."""
+    found: dict[UUID, Loaded] = {execution_id: Loaded() for execution_id in (*cold, *mail)}
+    if cold:
+        for execution_id in cold:
+            found[execution_id].cold = True
+        for execution_id, row in (await executions.load(db, cold)).items():
+            found[execution_id].row = row
+        for execution_id, decisions in (await history.load(db, cold)).items():
+            found[execution_id].decisions = decisions
+    if mail:
+        for row in await messages.load(db, mail):
+            found[row["execution_id"]].deliveries.append(
+                Delivery(ev.decode_arrival(row["event"]), row["message_id"], row["key"] is not None)
+            )
+        for row in await activity_tasks.done(db, mail):
+            found[row["execution_id"]].deliveries.append(Delivery(finished_arrival(row)))
+    return found
+
+
+def finished_arrival(row: Row) -> ev.Arrival:
+    """The arrival of a finished activity task."""
+    if row["failure"] is not None:
+        return ev.ActivityFailed(row["seq"], decode_failure(row["failure"]), row["attempt"])
+    return ev.ActivityCompleted(row["seq"], msgspec.Raw((row["result"] or "null").encode()))
+
+
+def info_of(row: Row) -> RunInfo:
+    continued = row["continued_from"]
+    return RunInfo(
+        workflow_id=row["workflow_id"],
+        execution_id=str(row["execution_id"]),
+        type=row["type"],
+        queue=row["pool"],
+        seed=row["seed"],
+        input=msgspec.Raw(row["input"].encode()),
+        parent_workflow_id=row["parent_workflow_id"],
+        continued_from=None if continued is None else str(continued),
+        attempt=row["attempt"],
+    )
+
+
+def describe_run(run: Run, row: Row, decisions: list[StoredDecision]) -> None:
+    """Fills in what the row says; the instance comes with `rebuild`."""
+    run.info = info_of(row)
+    run.workflow_id = row["workflow_id"]
+    run.priority, run.deadline_us = row["priority"], row["deadline_us"]
+    run.strikes = max(run.strikes, row["strikes"] or 0)
+    run.stored = (row["task_state"] or "pending", row["due_us"])
+    if row["parent_execution_id"] is not None:
+        run.parent = Parent(row["parent_execution_id"], row["parent_workflow_id"], row["parent_pool"], row["parent_seq"])
+    run.known = True
+    run.decision = decisions[-1].decision if decisions else 0
+    run.events = count_events(decisions)
+    run.history_bytes = sum(len(d.events) for d in decisions)
+
+
+def count_events(decisions: list[StoredDecision]) -> int:
+    """Events in a history, without looking into them."""
+    return sum(len(msgspec.json.decode(d.events, type=list[msgspec.Raw])) for d in decisions)
+
+
+@dataclass(slots=True)
+class Unfinished:
+    """What a rebuilt run has under way that lives in no row: local activities and external requests."""
+
+    local: list[ev.ActivityScheduled] = field(default_factory=list)
+    external: list[ev.ExternalSignalSent | ev.ExternalCancelSent] = field(default_factory=list)
+
+
+def rebuild(run: Run, decisions: list[StoredDecision], registry: Registry, check: Any) -> Unfinished:
+    """Replays history into a fresh instance. Raises what replay raises; the run has no instance then."""
+    info = run.info
+    if info is None:
+        raise RuntimeError("describe_run comes first")
+    instance = Instance(info, registry.workflow(info.type), check_activity=check)
+    work: dict[int, Any] = {}
+    admitted: dict[str, bool] = {}
+    try:
+        for stored in decisions:
+            arrivals, commands = replay_decision(instance, stored)
+            for arrival in arrivals:
+                if isinstance(arrival, ev.UpdateAdmitted):
+                    admitted[arrival.update_id] = True
+            for command in commands:
+                if isinstance(command, (ev.ActivityScheduled, ev.ExternalSignalSent, ev.ExternalCancelSent)):
+                    work[command.seq] = command
+                elif isinstance(command, (ev.UpdateCompleted, ev.UpdateFailed)):
+                    admitted.pop(command.update_id, None)
+    except BaseException:
+        instance.seal()
+        raise
+    instance.replaying = False
+    run.instance = instance
+    run.remote_updates = set(admitted) - set(run.updates)
+    run.hot, run.tasks = set(), {}
+    left = Unfinished()
+    for seq in sorted(instance.pending):
+        command = work.get(seq)
+        if isinstance(command, ev.ActivityScheduled):
+            if command.options.mode == "local":
+                run.hot.add(seq)
+                left.local.append(command)
+            else:
+                run.tasks[seq] = "pending"
+        elif command is not None:
+            run.hot.add(seq)
+            left.external.append(command)
+    return left

@@ -1,0 +1,244 @@
+"""What a draft writes: rows for the owner's one statement. Writing twice gives the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from harvest.core import events as ev
+from harvest.decisions.decide import Draft, failure_of_closing, outcome_of
+from harvest.failure import Failure, encode_failure, failure_of
+from harvest.hub.commit import Batch
+from harvest.ids import new_id, partition_of
+
+GRACE = 5.0
+"""Seconds after which a task of a live worker may be called overdue by somebody else."""
+
+
+def reply_result(raw: msgspec.Raw) -> str:
+    return '{"result":' + bytes(raw).decode() + "}"
+
+
+def reply_failure(failure: Failure, kind: str = "failure") -> str:
+    return f'{{"{kind}":{encode_failure(failure)}}}'
+
+
+class Writer:
+    """Turns drafts into a batch; `pool` is the pool of the owner."""
+
+    def __init__(self, pool: str) -> None:
+        self.pool = pool
+
+    def write(self, draft: Draft, batch: Batch) -> None:
+        run = draft.run
+        add = batch.add
+        if draft.events is not None:
+            add(
+                "decisions",
+                (run.execution_id, draft.number, draft.first_event_id, draft.at_us, draft.mode, draft.events),
+            )
+        if draft.task is not None:
+            add("tasks", (run.execution_id, draft.task[0], draft.task[1], run.partition))
+        for delivery in draft.deliveries:
+            if delivery.message is not None:
+                add("marks" if delivery.keyed else "reads", (delivery.message,))
+        for seq in draft.ended:
+            add("activity_ends", (run.execution_id, seq))
+        for delivery, reason in draft.rejected:
+            update_id = delivery.arrival.update_id  # type: ignore[union-attr]
+            if update_id not in run.updates:
+                add("replies", (run.execution_id, update_id, reply_failure(failure_of(reason), "rejected")))
+        for command in draft.commands:
+            handler = _ROWS.get(command.__class__)
+            if handler is not None:
+                handler(self, draft, command, batch)
+
+    def _activity(self, draft: Draft, command: ev.ActivityScheduled, batch: Batch) -> None:
+        options, run = command.options, draft.run
+        if options.mode == "local" or draft.closing is not None:
+            return
+        mine = run.tasks.get(command.seq) == "running"
+        bounds = [options.schedule_to_close]
+        if mine:
+            bounds += [options.start_to_close, options.heartbeat]
+        else:
+            bounds.append(options.schedule_to_start)
+        known = [b for b in bounds if b is not None]
+        expires = min(known) + (GRACE if mine else 0.0) if known else None
+        batch.add(
+            "activities",
+            (
+                run.execution_id,
+                command.seq,
+                run.partition,
+                run.workflow_id,
+                command.name,
+                options.queue or self.pool,
+                "running" if mine else "pending",
+                options.priority,
+                expires,
+                options.schedule_to_close,
+                options.start_to_close,
+                options.heartbeat,
+                bytes(command.input).decode(),
+                None if options == ev.DEFAULT_OPTIONS else msgspec.json.encode(options).decode(),
+            ),
+        )
+
+    def _child(self, draft: Draft, command: ev.ChildStarted, batch: Batch) -> None:
+        if draft.closing is not None and command.parent_close != "abandon":
+            return  # it would be ended in the same breath
+        run = draft.run
+        batch.add(
+            "starts",
+            (
+                draft.ids[command.seq],
+                command.workflow_id,
+                command.name,
+                command.queue or self.pool,
+                draft.ids[command.seq].int & 0x7FFF_FFFF_FFFF_FFFF,
+                bytes(command.input).decode(),
+                command.priority,
+                command.timeout,
+                run.execution_id,
+                run.workflow_id,
+                self.pool,
+                command.seq,
+                None,
+            ),
+        )
+
+    def _child_cancel(self, draft: Draft, command: ev.ChildCancelRequested, batch: Batch) -> None:
+        event = ev.encode_event(ev.CancelRequested(f"parent {draft.run.workflow_id} gave up waiting"))
+        batch.add("posts", (new_id(), command.workflow_id, "cancel", None, None, event))
+
+    def _external_signal(self, draft: Draft, command: ev.ExternalSignalSent, batch: Batch) -> None:
+        key = external_key(draft, command.seq)
+        event = ev.encode_event(ev.SignalReceived(command.name, command.input, key))
+        batch.add("posts", (new_id(), command.workflow_id, "signal", command.name, key, event))
+
+    def _external_cancel(self, draft: Draft, command: ev.ExternalCancelSent, batch: Batch) -> None:
+        event = ev.encode_event(ev.CancelRequested(command.reason))
+        batch.add("posts", (new_id(), command.workflow_id, "cancel", None, external_key(draft, command.seq), event))
+
+    def _update_done(self, draft: Draft, command: ev.UpdateCompleted, batch: Batch) -> None:
+        if command.update_id not in draft.run.updates:
+            batch.add("replies", (draft.run.execution_id, command.update_id, reply_result(command.result)))
+
+    def _update_failed(self, draft: Draft, command: ev.UpdateFailed, batch: Batch) -> None:
+        if command.update_id not in draft.run.updates:
+            batch.add("replies", (draft.run.execution_id, command.update_id, reply_failure(command.failure)))
+
+    def _attributes(self, draft: Draft, command: ev.AttributesUpserted, batch: Batch) -> None:
+        batch.add("attributes", (draft.run.execution_id, bytes(command.attributes).decode()))
+
+    def _close(self, draft: Draft, command: ev.Command, batch: Batch) -> None:
+        run = draft.run
+        result, failure = outcome_of(command)
+        successor = draft.ids.get(0)
+        batch.add("closes", (run.execution_id, draft.state, result, failure, successor))
+        if run.tasks or run.instance is None:
+            batch.add("close_activities", (run.execution_id,))
+        if run.parent is not None and successor is None:
+            self._tell_parent(draft, command, batch)
+        if run.instance is not None:
+            self._end_children(draft, batch)
+        for update_id in sorted(run.remote_updates):
+            batch.add("replies", (run.execution_id, update_id, reply_failure(unfinished(draft.state))))
+
+    def _tell_parent(self, draft: Draft, command: ev.Command, batch: Batch) -> None:
+        parent = draft.run.parent
+        if parent is None:
+            return
+        batch.add(
+            "sends",
+            (
+                child_message_id(draft),
+                parent.execution_id,
+                parent.pool,
+                partition_of(parent.workflow_id),
+                "child",
+                None,
+                ev.encode_event(child_arrival(parent.seq, command)),
+            ),
+        )
+
+    def _end_children(self, draft: Draft, batch: Batch) -> None:
+        instance = draft.run.instance
+        if instance is None:
+            return
+        fresh = {c.seq for c in draft.commands if isinstance(c, ev.ChildStarted)}
+        for seq, child in instance.children.items():
+            if seq in fresh or child.parent_close == "abandon":
+                continue
+            reason = f"parent {draft.run.workflow_id} closed"
+            ending: ev.Event = ev.TerminateRequested(reason) if child.parent_close == "terminate" else ev.CancelRequested(reason)
+            batch.add("posts", (new_id(), child.workflow_id, child.parent_close, None, None, ev.encode_event(ending)))
+
+    def _continue(self, draft: Draft, command: ev.RunContinued, batch: Batch) -> None:
+        self._close(draft, command, batch)
+        run, new = draft.run, draft.ids[0]
+        info, parent = run.info, run.parent
+        if info is None:
+            return
+        batch.add(
+            "starts",
+            (
+                new,
+                run.workflow_id,
+                command.name,
+                self.pool,
+                new.int & 0x7FFF_FFFF_FFFF_FFFF,
+                bytes(command.input).decode(),
+                run.priority,
+                None if run.deadline_us is None else max(0.001, (run.deadline_us - draft.at_us) / 1e6),
+                None if parent is None else parent.execution_id,
+                None if parent is None else parent.workflow_id,
+                None if parent is None else parent.pool,
+                None if parent is None else parent.seq,
+                run.execution_id,
+            ),
+        )
+        unread = [] if run.instance is None else run.instance.unread_signals()
+        for name, input in unread:
+            event = ev.encode_event(ev.SignalReceived(name, input))
+            batch.add("sends", (new_id(), new, self.pool, run.partition, "signal", name, event))
+
+
+def external_key(draft: Draft, seq: int) -> str:
+    return f"ext:{draft.run.execution_id}:{seq}"
+
+
+def child_message_id(draft: Draft) -> Any:
+    """The mailbox row in which a parent hears of its child: one per child run, so it is never told twice."""
+    return draft.run.execution_id
+
+
+def child_arrival(seq: int, command: ev.Command) -> ev.ChildCompleted | ev.ChildFailed:
+    if isinstance(command, ev.RunCompleted):
+        return ev.ChildCompleted(seq, command.result)
+    return ev.ChildFailed(seq, failure_of_closing(command))
+
+
+def unfinished(state: str) -> Failure:
+    return Failure(f"the run is {state}; the update did not finish", "WorkflowClosed", non_retryable=True)
+
+
+_ROWS: dict[type, Callable[[Writer, Draft, Any, Batch], None]] = {
+    ev.ActivityScheduled: Writer._activity,
+    ev.ChildStarted: Writer._child,
+    ev.ChildCancelRequested: Writer._child_cancel,
+    ev.ExternalSignalSent: Writer._external_signal,
+    ev.ExternalCancelSent: Writer._external_cancel,
+    ev.UpdateCompleted: Writer._update_done,
+    ev.UpdateFailed: Writer._update_failed,
+    ev.AttributesUpserted: Writer._attributes,
+    ev.RunCompleted: Writer._close,
+    ev.RunFailed: Writer._close,
+    ev.RunCancelled: Writer._close,
+    ev.RunTerminated: Writer._close,
+    ev.RunTimedOut: Writer._close,
+    ev.RunContinued: Writer._continue,
+}

@@ -1,0 +1,154 @@
+"""What an owner keeps of a run while it has anything to do with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from harvest.core.events import Arrival
+from harvest.core.instance import Instance, RunInfo
+
+
+class Delivery(NamedTuple):
+    """An arrival on its way into history.
+
+    `message` is its mailbox row, if it has one (`keyed` rows stay after they are read); `ack` is resolved
+    when the decision that ingested it is durable.
+    """
+
+    arrival: Arrival
+    message: UUID | None = None
+    keyed: bool = False
+    ack: asyncio.Future[Any] | None = None
+
+
+class Parent(NamedTuple):
+    execution_id: UUID
+    workflow_id: str
+    pool: str
+    seq: int
+
+
+class Question(NamedTuple):
+    """A query and who waits for its answer (raw JSON)."""
+
+    name: str
+    input: Any
+    answer: asyncio.Future[Any]
+
+
+class Run:
+    """`decision` and `events` are the last durable ones; `stored` is the (state, due) of its task row.
+
+    `busy` while a decision is being committed; `hot` holds the seqs of work that exists only in memory
+    (local activities, external requests), for which the task row must say 'running'; `tasks` the seqs that
+    have a row in activity_tasks. `updates` are admitted updates whose caller waits in this process,
+    `remote_updates` those that are answered through their mailbox row.
+    """
+
+    __slots__ = (
+        "armed_us",
+        "blocked_until",
+        "busy",
+        "deadline_us",
+        "decision",
+        "dead",
+        "events",
+        "execution_id",
+        "history_bytes",
+        "hot",
+        "info",
+        "instance",
+        "known",
+        "loaded",
+        "loading",
+        "mail",
+        "parent",
+        "partition",
+        "priority",
+        "questions",
+        "queue",
+        "queued",
+        "remote_updates",
+        "seen",
+        "stored",
+        "strikes",
+        "tasks",
+        "terminal",
+        "updates",
+        "workflow_id",
+    )
+
+    def __init__(self, execution_id: UUID, partition: int) -> None:
+        self.execution_id, self.partition = execution_id, partition
+        self.workflow_id = ""
+        self.info: RunInfo | None = None
+        self.parent: Parent | None = None
+        self.priority = 0
+        self.deadline_us: int | None = None
+        self.instance: Instance | None = None
+        self.known = False  # its row has been read, so a missing instance can be built
+        self.decision = 0
+        self.events = 0
+        self.history_bytes = 0
+        self.stored: tuple[str, int | None] = ("pending", None)
+        self.queue: deque[Delivery] = deque()
+        self.queued = False
+        self.busy = False
+        self.mail = False  # the mailbox (and finished tasks) should be read before the next decision
+        self.hot: set[int] = set()
+        self.seen: set[UUID] = set()
+        self.updates: dict[str, asyncio.Future[Any]] = {}
+        self.remote_updates: set[str] = set()
+        self.tasks: dict[int, str] = {}
+        self.loaded: Any = None  # a `load.Loaded` waiting to be absorbed
+        self.loading = False
+        self.questions: list[Question] = []
+        self.armed_us: int | None = None
+        self.strikes = 0
+        self.dead = False
+        self.blocked_until = 0
+        self.terminal = False
+
+    def offer(self, delivery: Delivery) -> bool:
+        """Queues an arrival; False when its mailbox row is on its way already."""
+        message = delivery.message
+        if message is not None:
+            if message in self.seen:
+                return False
+            self.seen.add(message)
+        self.queue.append(delivery)
+        return True
+
+    def next_due_us(self) -> int | None:
+        """The earliest of its timers and its own deadline."""
+        due = None if self.instance is None else self.instance.next_due_us()
+        if self.deadline_us is not None and (due is None or self.deadline_us < due):
+            return self.deadline_us
+        return due
+
+    @property
+    def idle(self) -> bool:
+        """True when nothing in this process would miss it."""
+        return not (
+            self.busy
+            or self.queued
+            or self.queue
+            or self.updates
+            or self.questions
+            or self.loading
+            or self.loaded is not None
+            or self.dead
+        )
+
+    def size(self) -> int:
+        """Bytes it is taken to hold in memory: its history as a stand-in for its state, and the coroutine."""
+        return 4_096 + 2 * self.history_bytes
+
+    def drop_instance(self) -> None:
+        """Out of memory, on this thread; the next decision replays cold."""
+        instance, self.instance = self.instance, None
+        if instance is not None:
+            instance.seal()

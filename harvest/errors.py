@@ -1,0 +1,236 @@
+"""Every error Harvest raises, sorted by who has to act.
+
+* **the author** fixes code or input: `DefinitionError`, `PayloadError`, `PayloadTooLarge`, `UnknownWorkflowError`, ...
+* **the retry policy** tries again: `ApplicationError`, `ActivityTimeout`
+* **the operator** mends the deployment: `HubUnreachable`, `HubNotMigrated`, `HubNewer`, `ConfigError`
+* **the caller** decides: `WorkflowFailedError`, `WorkflowAlreadyStarted`, `WorkflowNotFound`, `UpdateRejected`
+
+Errors carry their facts as attributes, and a hint where a remedy is known.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class HarvestError(Exception):
+    """Base of every error of Harvest. `hint` says what to do about it, when that is known."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message if hint is None else f"{message}\n  hint: {hint}")
+        self.message = message
+        self.hint = hint
+
+
+# --- the author -----------------------------------------------------------------------------------
+
+
+class DefinitionError(HarvestError):
+    """A workflow, activity, signal, update or query is declared in a way that cannot run."""
+
+
+class PayloadError(HarvestError):
+    """A value does not fit the declared type, or cannot be written as JSON. `where` names the parameter."""
+
+    def __init__(self, where: str, problem: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{where}: {problem}", hint=hint)
+        self.where = where
+
+
+class PayloadTooLarge(HarvestError):
+    """A payload is over its cap (R-12). Sizes in bytes."""
+
+    def __init__(self, where: str, size: int, cap: int) -> None:
+        super().__init__(
+            f"{where} is {size:,} bytes, over the cap of {cap:,}",
+            hint="keep large data outside (object storage, your own table) and pass a reference",
+        )
+        self.where, self.size, self.cap = where, size, cap
+
+
+class UnknownWorkflowError(HarvestError):
+    """No definition of this workflow type is registered where it was asked for."""
+
+    def __init__(self, name: str, where: str, known: list[str]) -> None:
+        super().__init__(
+            f"workflow type {name!r} is not known to {where}",
+            hint=f"known types: {', '.join(sorted(known)) or 'none'}; add it to definitions=[...] of the worker",
+        )
+        self.name, self.known = name, known
+
+
+class UnknownHandlerError(HarvestError):
+    """The workflow type has no signal, query or update of this name."""
+
+    def __init__(self, kind: str, name: str, workflow: str, known: list[str]) -> None:
+        super().__init__(
+            f"workflow {workflow!r} has no {kind} named {name!r}",
+            hint=f"known: {', '.join(sorted(known)) or 'none'}",
+        )
+        self.kind, self.name, self.workflow, self.known = kind, name, workflow, known
+
+
+class WorkflowMisuse(HarvestError):
+    """Workflow code did something a durable run cannot do (foreign future, thread, socket, write in a query).
+
+    It fails the decision, not the run (R-2): the run stays open and is retried once the code is mended.
+    """
+
+
+class UnknownActivityError(WorkflowMisuse):
+    """Workflow code asked for an activity this worker should have but does not."""
+
+    def __init__(self, name: str, queue: str, known: list[str]) -> None:
+        super().__init__(
+            f"activity {name!r} is not registered on queue {queue!r}",
+            hint=f"known activities: {', '.join(sorted(known)) or 'none'}; add it to definitions=[...], "
+            "or name the queue whose workers have it",
+        )
+        self.name, self.queue, self.known = name, queue, known
+
+
+class NonDeterminismError(HarvestError):
+    """Replay asked for something else than history recorded (R-3)."""
+
+    def __init__(self, event_id: int, expected: str, got: str) -> None:
+        super().__init__(
+            f"event {event_id}: history has {expected}, the code asked for {got}",
+            hint="gate the change with workflow.patched(...), or deploy the code that wrote this history",
+        )
+        self.event_id, self.expected, self.got = event_id, expected, got
+
+
+class HistoryCapExceeded(HarvestError):
+    """The run reached the hard cap of its history (R-11)."""
+
+
+# --- failures of user work ------------------------------------------------------------------------
+
+
+class ApplicationError(HarvestError):
+    """Raise it from an activity, workflow or update to say exactly how it failed.
+
+    `type` is the name callers and retry policies see; `non_retryable` stops retries; `details` are
+    JSON-serializable values.
+    """
+
+    def __init__(self, message: str, *details: Any, type: str | None = None, non_retryable: bool = False) -> None:
+        super().__init__(message)
+        self.type = type or self.__class__.__name__
+        self.details = details
+        self.non_retryable = non_retryable
+
+
+class ActivityError(HarvestError):
+    """An activity failed for good. `type` and `__cause__` tell why; `attempt` is how often it was tried."""
+
+    def __init__(self, activity: str, message: str, *, type: str, attempt: int = 1) -> None:
+        super().__init__(f"activity {activity!r} failed: {message}")
+        self.activity, self.type, self.attempt = activity, type, attempt
+
+
+class ChildWorkflowError(HarvestError):
+    """A child workflow did not complete. `type` and `__cause__` tell why."""
+
+    def __init__(self, workflow_id: str, message: str, *, type: str) -> None:
+        super().__init__(f"child workflow {workflow_id!r} failed: {message}")
+        self.workflow_id, self.type = workflow_id, type
+
+
+class ExternalWorkflowError(HarvestError):
+    """A signal or cancel request to another workflow found no open run."""
+
+
+class ActivityTimeout(HarvestError):
+    """An attempt ran out of time. `kind`: start_to_close, schedule_to_start, schedule_to_close, heartbeat."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+# --- the caller -----------------------------------------------------------------------------------
+
+
+class WorkflowFailedError(HarvestError):
+    """`handle.result()` of a run that did not complete. `state` is its final state, `type` the error's name."""
+
+    def __init__(self, workflow_id: str, state: str, message: str, *, type: str) -> None:
+        super().__init__(f"workflow {workflow_id!r} is {state}: {message}")
+        self.workflow_id, self.state, self.type = workflow_id, state, type
+
+
+class WorkflowAlreadyStarted(HarvestError):
+    """The workflow id is taken, under the conflict or reuse policy that was asked for."""
+
+    def __init__(self, workflow_id: str, execution_id: object, state: str) -> None:
+        super().__init__(
+            f"workflow id {workflow_id!r} is taken: execution {execution_id} is {state}",
+            hint="choose another id, or start with conflict='use_existing' or conflict='terminate_existing'"
+            if state == "RUNNING"
+            else "choose another id, or start with reuse='allow_duplicate'",
+        )
+        self.workflow_id, self.execution_id, self.state = workflow_id, execution_id, state
+
+
+class WorkflowNotFound(HarvestError):
+    """No run with this id, or none that is still open where an open one is needed."""
+
+
+class QueryFailed(HarvestError):
+    """The query handler raised, or the run cannot be replayed. The run itself is untouched."""
+
+
+class QueryTimeout(HarvestError):
+    """No worker answered in time."""
+
+
+class UpdateRejected(HarvestError):
+    """The validator refused the update; nothing was recorded."""
+
+    def __init__(self, name: str, message: str, *, type: str) -> None:
+        super().__init__(f"update {name!r} was rejected: {message}")
+        self.name, self.type = name, type
+
+
+class UpdateFailed(HarvestError):
+    """The update was accepted and its handler raised."""
+
+    def __init__(self, name: str, message: str, *, type: str) -> None:
+        super().__init__(f"update {name!r} failed: {message}")
+        self.name, self.type = name, type
+
+
+class NoAnswer(HarvestError):
+    """The request is durable but nothing answered in time; ask again, or see whether a worker is running."""
+
+
+# --- the operator ---------------------------------------------------------------------------------
+
+
+class ConfigError(HarvestError):
+    """A setting is wrong. `field` names it."""
+
+    def __init__(self, field: str, problem: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{field}: {problem}", hint=hint)
+        self.field = field
+
+
+class HubError(HarvestError):
+    """The hub cannot serve."""
+
+
+class HubUnreachable(HubError):
+    """Postgres does not answer at this address, or refuses us."""
+
+
+class HubNotMigrated(HubError):
+    """The schema is missing or older than this code."""
+
+
+class HubNewer(HubError):
+    """The schema was migrated by a newer Harvest than this one."""
+
+
+class Fenced(HubError):
+    """This worker lost its right to write; everything of that tenure is dropped."""

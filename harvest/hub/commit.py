@@ -1,0 +1,140 @@
+"""The owner's commit: one statement that fences, appends decisions and writes all they caused.
+
+A `Batch` collects columns; `statement` puts together just the sections that have rows, so that a batch of
+local steps is one insert. See `sql/commit.sql`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+from harvest.errors import Fenced
+from harvest.hub.database import Session
+from harvest.hub.queries import Query, blocks
+
+# Section, its columns as the parameters are named. The order is the order in the statement.
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "decisions": ("d_execution_ids", "d_decisions", "d_first_event_ids", "d_at_us", "d_modes", "d_events"),
+    "tasks": ("t_execution_ids", "t_states", "t_due_us", "t_partitions"),
+    "closes": ("c_execution_ids", "c_states", "c_results", "c_failures", "c_successors"),
+    "close_activities": ("ca_execution_ids",),
+    "activities": (
+        "a_execution_ids a_seqs a_partitions a_workflow_ids a_names a_queues a_states a_priorities a_expires"
+        " a_schedule_to_close a_start_to_close a_heartbeats a_inputs a_options"
+    ).split(),  # type: ignore[dict-item]
+    "activity_ends": ("e_execution_ids", "e_seqs"),
+    "reads": ("r_message_ids",),
+    "marks": ("k_message_ids",),
+    "replies": ("p_execution_ids", "p_keys", "p_replies"),
+    "starts": (
+        "s_execution_ids s_workflow_ids s_types s_pools s_seeds s_inputs s_priorities s_timeouts s_parent_execution_ids"
+        " s_parent_workflow_ids s_parent_pools s_parent_seqs s_continued_from"
+    ).split(),  # type: ignore[dict-item]
+    "sends": ("m_message_ids", "m_execution_ids", "m_pools", "m_partitions", "m_kinds", "m_names", "m_events"),
+    "posts": ("x_message_ids", "x_workflow_ids", "x_kinds", "x_names", "x_keys", "x_events"),
+    "attributes": ("u_execution_ids", "u_attributes"),
+}
+BITS = {name: 1 << n for n, name in enumerate(SECTIONS)}
+_VERDICTS = {"starts": "verdict_started", "posts": "verdict_posted"}
+
+
+@cache
+def statement(mask: int) -> Query:
+    """The statement with the sections of `mask`."""
+    parts = blocks("commit")
+    chosen = [name for name in SECTIONS if mask & BITS[name]]
+    text = [parts["fence"], *(parts[name] for name in chosen), parts["verdict"]]
+    text += [parts[_VERDICTS[name]] for name in chosen if name in _VERDICTS]
+    return Query(f"commit.{'+'.join(chosen) or 'fence'}", "\n".join(text))
+
+
+def statements_to_prepare() -> list[Query]:
+    """Each section alone, and all of them: what the test of all queries prepares."""
+    alone = [statement(bit | (BITS["closes"] if name == "starts" else 0)) for name, bit in BITS.items()]
+    return [*alone, statement(sum(BITS.values()))]
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """Who writes: the worker, its commit connection, its pool."""
+
+    worker_id: UUID
+    connection: int
+    pool: str
+
+
+@dataclass(slots=True)
+class Batch:
+    """Rows by section, and the epoch that each partition is held under."""
+
+    rows: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
+
+    def add(self, section: str, row: tuple[Any, ...]) -> None:
+        rows = self.rows.get(section)
+        if rows is None:
+            self.rows[section] = [row]
+        else:
+            rows.append(row)
+
+    def merge(self, other: Batch) -> None:
+        for section, rows in other.rows.items():
+            mine = self.rows.get(section)
+            if mine is None:
+                self.rows[section] = list(rows)
+            else:
+                mine.extend(rows)
+        self.epochs.update(other.epochs)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What only the statement knows: which starts took their workflow id, and which posts found an open run.
+
+    `posted` holds (message_id, execution_id, pool, partition, key).
+    """
+
+    started: frozenset[UUID]
+    posted: tuple[tuple[UUID, UUID, str, int, str | None], ...]
+
+    @property
+    def keys(self) -> set[str]:
+        """Keys of the posts that found an open run."""
+        return {key for *_, key in self.posted if key is not None}
+
+
+_NOTHING = Committed(frozenset(), ())
+
+
+async def commit(session: Session, tenure: Tenure, batch: Batch) -> Committed:
+    """Writes all of it or nothing. Raises `Fenced` when the tenure is over, else what Postgres raises."""
+    mask = 0
+    named: dict[str, Any] = {}
+    rows = batch.rows
+    if "starts" in rows and "closes" not in rows:
+        rows["closes"] = []
+    for section, columns in SECTIONS.items():
+        found = rows.get(section)
+        if found is None:
+            continue
+        mask |= BITS[section]
+        if found:
+            named.update(zip(columns, zip(*found, strict=True), strict=True))
+        else:
+            named.update(dict.fromkeys(columns, ()))
+    query = statement(mask)
+    named["worker_id"], named["connection"], named["pool"] = tenure.worker_id, tenure.connection, tenure.pool
+    named["partitions"], named["epochs"] = list(batch.epochs), list(batch.epochs.values())
+    row = await session.fetch_one(query.sql, [named[name] for name in query.names])
+    if not row["ok"]:
+        raise Fenced(f"worker {tenure.worker_id} may no longer write for pool {tenure.pool!r}")
+    if "starts" not in rows and "posts" not in rows:
+        return _NOTHING
+    started: Sequence[UUID] = (row["started"] or ()) if "starts" in rows else ()
+    posted = json.loads(row["posted"] or "[]") if "posts" in rows else []
+    return Committed(frozenset(started), tuple((UUID(m), UUID(e), pool, part, key) for m, e, pool, part, key in posted))

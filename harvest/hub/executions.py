@@ -1,0 +1,118 @@
+"""Runs: starting, finding, describing, listing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from harvest.hub.database import Row, Runs
+from harvest.hub.queries import queries
+
+_Q = queries("executions")
+
+
+class NewRun(msgspec.Struct, gc=False):
+    """A run to be started by a client. `timeout` and `delay` in seconds; payloads are JSON texts.
+
+    `reuse`: allow_duplicate, allow_failed (a completed run blocks the id) or reject_duplicate.
+    """
+
+    execution_id: UUID
+    workflow_id: str
+    type: str
+    pool: str
+    seed: int
+    input: str
+    reuse: str = "allow_duplicate"
+    priority: int = 0
+    timeout: float | None = None
+    delay: float = 0.0
+    memo: str | None = None
+    attributes: str | None = None
+
+
+async def start(db: Runs, runs: Sequence[NewRun]) -> set[UUID]:
+    """Stores the runs whose workflow id is free under their policy, and returns their execution ids."""
+    rows = await db.fetch(
+        _Q["start"],
+        execution_ids=[r.execution_id for r in runs],
+        workflow_ids=[r.workflow_id for r in runs],
+        types=[r.type for r in runs],
+        pools=[r.pool for r in runs],
+        seeds=[r.seed for r in runs],
+        inputs=[r.input for r in runs],
+        reuses=[r.reuse for r in runs],
+        priorities=[r.priority for r in runs],
+        timeouts=[r.timeout for r in runs],
+        delays=[r.delay for r in runs],
+        memos=[r.memo for r in runs],
+        attributes=[r.attributes for r in runs],
+    )
+    return {row["execution_id"] for row in rows}
+
+
+async def latest(db: Runs, workflow_ids: Sequence[str]) -> dict[str, Row]:
+    """The newest run of each workflow id: execution_id, type, pool, state."""
+    return {row["workflow_id"]: row for row in await db.fetch(_Q["latest"], workflow_ids=list(workflow_ids))}
+
+
+async def outcomes(db: Runs, execution_ids: Sequence[UUID]) -> dict[UUID, Row]:
+    """State, result and failure of those that are closed."""
+    return {row["execution_id"]: row for row in await db.fetch(_Q["outcomes"], execution_ids=list(execution_ids))}
+
+
+async def load(db: Runs, execution_ids: Sequence[UUID]) -> dict[UUID, Row]:
+    """What the decider needs to know of runs before it touches their history."""
+    return {row["execution_id"]: row for row in await db.fetch(_Q["load"], execution_ids=list(execution_ids))}
+
+
+async def describe(db: Runs, *, workflow_id: str | None, execution_id: UUID | None) -> Row | None:
+    rows = await db.fetch(_Q["describe"], workflow_id=workflow_id, execution_id=execution_id)
+    return rows[0] if rows else None
+
+
+async def listing(
+    db: Runs,
+    *,
+    size: int,
+    state: str | None = None,
+    type: str | None = None,
+    queue: str | None = None,
+    prefix: str | None = None,
+    attributes: str | None = None,
+    after: datetime | None = None,
+    before: datetime | None = None,
+    cursor: tuple[datetime, UUID] | None = None,
+) -> Sequence[Row]:
+    """Newest first; `cursor` is (created_at, execution_id) of the last row already seen."""
+    at, last = cursor or (None, None)
+    return await db.fetch(
+        _Q["listing"],
+        state=state,
+        type=type,
+        queue=queue,
+        prefix=prefix,
+        attributes=attributes,
+        after=after,
+        before=before,
+        cursor_at=at,
+        cursor_id=last,
+        size=size,
+    )
+
+
+async def counts(db: Runs, type: str | None = None) -> dict[str, int]:
+    return {row["state"]: row["runs"] for row in await db.fetch(_Q["counts"], type=type)}
+
+
+async def open_runs(db: Runs, pool: str | None, size: int) -> Sequence[Row]:
+    return await db.fetch(_Q["open_runs"], pool=pool, size=size)
+
+
+async def successor(db: Runs, execution_id: UUID) -> UUID | None:
+    rows: Sequence[Any] = await db.fetch(_Q["successor"], execution_id=execution_id)
+    return rows[0]["continued_to"] if rows else None

@@ -1,0 +1,32 @@
+"""Decisions of runs, whole for replay or event by event for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from harvest.core.replay import StoredDecision
+from harvest.hub.database import Row, Runs
+from harvest.hub.queries import queries
+
+_Q = queries("history")
+
+
+async def load(db: Runs, execution_ids: Sequence[UUID]) -> dict[UUID, list[StoredDecision]]:
+    """All decisions of the runs, in order; one query for all of them."""
+    found: dict[UUID, list[StoredDecision]] = {execution_id: [] for execution_id in execution_ids}
+    for row in await db.fetch(_Q["load"], execution_ids=list(execution_ids)):
+        found[row["execution_id"]].append(StoredDecision(row["decision"], row["at_us"], row["events"]))
+    return found
+
+
+async def landed(db: Runs, keys: Sequence[tuple[UUID, int]]) -> int:
+    """How many of these (execution_id, decision) exist: what a lost connection leaves open."""
+    rows = await db.fetch(_Q["landed"], execution_ids=[k[0] for k in keys], decisions=[k[1] for k in keys])
+    count: int = rows[0]["count"]
+    return count
+
+
+async def events(db: Runs, execution_id: UUID, *, after: int = 0, size: int = 1000) -> Sequence[Row]:
+    """Events one by one: event_id, decision, at, type, event (JSON text)."""
+    return await db.fetch(_Q["events"], execution_id=execution_id, after=after, size=size)

@@ -1,0 +1,69 @@
+"""Mail for runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from harvest.hub.database import Database, Row, Runs
+from harvest.hub.queries import queries
+
+_Q = queries("messages")
+
+
+class Mail(NamedTuple):
+    """`event` is the arrival as JSON; `key` de-duplicates per (run, kind)."""
+
+    message_id: UUID
+    workflow_id: str
+    kind: str
+    name: str | None
+    key: str | None
+    event: str
+
+
+async def send(db: Runs, mail: Sequence[Mail]) -> dict[UUID, Row]:
+    """By message id: execution_id, pool, partition, stored. An id that is missing found no open run.
+
+    `stored` is false where the key was known, and on a second try of the same message.
+    """
+    rows = await db.fetch(
+        _Q["send"],
+        message_ids=[m.message_id for m in mail],
+        workflow_ids=[m.workflow_id for m in mail],
+        kinds=[m.kind for m in mail],
+        names=[m.name for m in mail],
+        keys=[m.key for m in mail],
+        events=[m.event for m in mail],
+    )
+    return {row["message_id"]: row for row in rows}
+
+
+async def load(db: Runs, execution_ids: Sequence[UUID]) -> Sequence[Row]:
+    """Unread mail in order: message_id, execution_id, kind, key, event."""
+    return await db.fetch(_Q["load"], execution_ids=list(execution_ids))
+
+
+async def unread_runs(db: Database, pool: str) -> Sequence[Row]:
+    return await db.fetch_once(_Q["unread_runs"], pool=pool)
+
+
+async def forward(db: Runs, execution_id: UUID, successor: UUID) -> int:
+    return len(await db.fetch(_Q["forward"], execution_id=execution_id, successor=successor))
+
+
+async def drop_unread(db: Runs, execution_ids: Sequence[UUID], reply: str) -> list[UUID]:
+    """Puts away mail of closed runs; returns the updates that were answered with `reply`."""
+    rows = await db.fetch(_Q["drop_unread"], execution_ids=list(execution_ids), reply=reply)
+    return [row["message_id"] for row in rows if row["kind"] == "update"]
+
+
+async def by_key(db: Runs, *, workflow_id: str, kind: str, key: str) -> Row | None:
+    rows = await db.fetch(_Q["by_key"], workflow_id=workflow_id, kind=kind, key=key)
+    return rows[0] if rows else None
+
+
+async def replies(db: Runs, message_ids: Sequence[UUID]) -> dict[UUID, str]:
+    """The answers (JSON texts) that are there, by message id."""
+    return {row["message_id"]: row["reply"] for row in await db.fetch(_Q["replies"], message_ids=list(message_ids))}

@@ -1,0 +1,78 @@
+-- table: activity_tasks
+
+-- name: claim
+with picked as (
+  select execution_id, seq from activity_tasks
+  where queue = :queue and state = 'pending' and due_at <= hub_now() and name = any(:names::text[])
+  order by priority, due_at limit :size::int for update skip locked
+)
+update activity_tasks t set state = 'running', worker_id = :worker_id::uuid,
+  expires_at = least(hub_now() + least(t.start_to_close, t.heartbeat_timeout) * interval '1 second', t.close_at)
+               + interval '5 seconds'
+from picked p where t.execution_id = p.execution_id and t.seq = p.seq
+returning t.execution_id, t.seq, t.workflow_id, t.name, t.queue, t.attempt, t.input, t.options, t.heartbeat,
+          t.pool, t.partition, (extract(epoch from t.close_at) * 1000000)::int8 as close_us
+
+-- name: next_due
+-- Seconds until the next waiting task of the queue is due; null when none waits.
+select extract(epoch from min(due_at) - hub_now())::float8 from activity_tasks
+where queue = :queue and state = 'pending' and name = any(:names::text[])
+
+-- name: complete
+-- Lands only for the attempt that holds the task; a cancelled, re-tried or closed one has no such row.
+update activity_tasks t set state = 'done', result = u.result, failure = u.failure, expires_at = null
+from unnest(:execution_ids::uuid[], :seqs::int[], :attempts::int[], :results::json[], :failures::json[])
+  as u(execution_id, seq, attempt, result, failure)
+where t.execution_id = u.execution_id and t.seq = u.seq and t.attempt = u.attempt and t.state = 'running'
+  and t.worker_id = :worker_id::uuid
+returning t.execution_id, t.seq, t.pool, t.partition
+
+-- name: retry
+update activity_tasks t set state = 'pending', attempt = u.attempt + 1, worker_id = null, failure = u.failure,
+  due_at = hub_now() + u.delay * interval '1 second', expires_at = t.close_at
+from unnest(:execution_ids::uuid[], :seqs::int[], :attempts::int[], :delays::float8[], :failures::json[])
+  as u(execution_id, seq, attempt, delay, failure)
+where t.execution_id = u.execution_id and t.seq = u.seq and t.attempt = u.attempt and t.state = 'running'
+returning t.execution_id, t.seq
+
+-- name: beat
+-- Answers which attempts still hold their task: the others are to be cancelled.
+update activity_tasks t set heartbeat = coalesce(u.details, t.heartbeat),
+  expires_at = least(hub_now() + t.heartbeat_timeout * interval '1 second', t.close_at) + interval '5 seconds'
+from unnest(:execution_ids::uuid[], :seqs::int[], :attempts::int[], :details::json[])
+  as u(execution_id, seq, attempt, details)
+where t.execution_id = u.execution_id and t.seq = u.seq and t.attempt = u.attempt and t.state = 'running'
+  and t.worker_id = :worker_id::uuid
+returning t.execution_id, t.seq
+
+-- name: expired
+select t.execution_id, t.seq, t.name, t.state, t.attempt, t.options, t.worker_id,
+       (t.close_at is not null and t.close_at <= hub_now()) as closed
+from activity_tasks t
+where t.expires_at <= hub_now() and t.state <> 'done'
+order by t.expires_at limit :size::int
+
+-- name: expire
+-- Gives an overdue task its final failure, whoever held it.
+update activity_tasks t set state = 'done', failure = u.failure, result = null, expires_at = null
+from unnest(:execution_ids::uuid[], :seqs::int[], :attempts::int[], :failures::json[])
+  as u(execution_id, seq, attempt, failure)
+where t.execution_id = u.execution_id and t.seq = u.seq and t.attempt = u.attempt and t.state <> 'done'
+returning t.execution_id, t.seq, t.pool, t.partition
+
+-- name: release
+-- Tasks of workers that died or stopped go back to their queue, the attempt not counted.
+update activity_tasks t set state = 'pending', worker_id = null, due_at = hub_now(), crashes = crashes + 1,
+  expires_at = t.close_at
+where t.state = 'running' and t.worker_id = any(:worker_ids::uuid[])
+returning t.queue
+
+-- name: done
+select execution_id, seq, attempt, result, failure, name from activity_tasks
+where execution_id = any(:execution_ids::uuid[]) and state = 'done' order by execution_id, seq
+
+-- name: done_runs
+select distinct execution_id, partition from activity_tasks where pool = :pool and state = 'done'
+
+-- name: in_flight
+select seq, name, queue, state, attempt, failure from activity_tasks where execution_id = :execution_id::uuid order by seq

@@ -1,0 +1,149 @@
+-- The owner's commit, put together from the sections that a batch needs. Every write is gated by `ok`:
+-- the tenure's row is locked against a fence, and each partition still has this owner and epoch.
+
+-- section: fence
+with fence as materialized (
+  select 1 from tenures where worker_id = :worker_id::uuid and connection = :connection::int2 and not fenced for share
+), held as materialized (
+  select count(*) as n from unnest(:partitions::int2[], :epochs::int8[]) as h(partition, epoch)
+  join partitions p on p.pool = :pool and p.partition = h.partition and p.epoch = h.epoch and p.worker_id = :worker_id
+), ok as materialized (
+  select 1 as yes where (select count(*) from fence) = 1 and (select n from held) = cardinality(:partitions)
+)
+
+-- section: decisions
+, put_decisions as (
+  insert into decisions (execution_id, decision, first_event_id, at, worker_id, replay_mode, events)
+  select u.execution_id, u.decision, u.first_event_id, 'epoch'::timestamptz + u.at_us * interval '1 microsecond', :worker_id,
+         u.mode, u.events
+  from ok, unnest(:d_execution_ids::uuid[], :d_decisions::int[], :d_first_event_ids::int[], :d_at_us::int8[], :d_modes::text[],
+                  :d_events::json[]) as u(execution_id, decision, first_event_id, at_us, mode, events)
+)
+
+-- section: tasks
+, put_tasks as (
+  update workflow_tasks t set state = u.state, partition = coalesce(t.partition, u.partition),
+    due_at = coalesce('epoch'::timestamptz + u.due_us * interval '1 microsecond', 'infinity')
+  from ok, unnest(:t_execution_ids::uuid[], :t_states::text[], :t_due_us::int8[], :t_partitions::int2[])
+    as u(execution_id, state, due_us, partition)
+  where t.execution_id = u.execution_id
+)
+
+-- section: closes
+, closed as (
+  update executions e set state = u.state, result = u.result, failure = u.failure, continued_to = u.continued_to,
+    closed_at = hub_now()
+  from ok, unnest(:c_execution_ids::uuid[], :c_states::text[], :c_results::json[], :c_failures::json[], :c_successors::uuid[])
+    as u(execution_id, state, result, failure, continued_to)
+  where e.execution_id = u.execution_id
+  returning e.execution_id
+), drop_tasks as (
+  delete from workflow_tasks t using ok where t.execution_id = any(:c_execution_ids)
+)
+
+-- section: close_activities
+, drop_activities as (
+  delete from activity_tasks a using ok where a.execution_id = any(:ca_execution_ids::uuid[])
+)
+
+-- section: activities
+, put_activities as (
+  insert into activity_tasks (execution_id, seq, pool, partition, workflow_id, name, queue, state, priority, worker_id,
+                              created_at, due_at, expires_at, close_at, start_to_close, heartbeat_timeout, input, options)
+  select u.execution_id, u.seq, :pool, u.partition, u.workflow_id, u.name, u.queue, u.state, u.priority,
+         case when u.state = 'running' then :worker_id end, hub_now(), hub_now(),
+         hub_now() + u.expires * interval '1 second', hub_now() + u.schedule_to_close * interval '1 second',
+         u.start_to_close, u.heartbeat, u.input, u.options
+  from ok, unnest(:a_execution_ids::uuid[], :a_seqs::int[], :a_partitions::int2[], :a_workflow_ids::text[], :a_names::text[],
+                  :a_queues::text[], :a_states::text[], :a_priorities::int2[], :a_expires::float8[],
+                  :a_schedule_to_close::float8[], :a_start_to_close::float8[], :a_heartbeats::float8[], :a_inputs::json[],
+                  :a_options::json[])
+    as u(execution_id, seq, partition, workflow_id, name, queue, state, priority, expires, schedule_to_close, start_to_close,
+         heartbeat, input, options)
+)
+
+-- section: activity_ends
+, end_activities as (
+  delete from activity_tasks a
+  using ok, unnest(:e_execution_ids::uuid[], :e_seqs::int[]) as u(execution_id, seq)
+  where a.execution_id = u.execution_id and a.seq = u.seq
+)
+
+-- section: reads
+, read_messages as (
+  delete from messages m using ok where m.message_id = any(:r_message_ids::uuid[])
+)
+
+-- section: marks
+-- Keyed mail stays, so that its key keeps de-duplicating.
+, mark_messages as (
+  update messages m set consumed_at = hub_now() from ok where m.message_id = any(:k_message_ids::uuid[])
+)
+
+-- section: replies
+-- An update's answer; its row is found by the update id.
+, reply_messages as (
+  update messages m set consumed_at = hub_now(), reply = u.reply
+  from ok, unnest(:p_execution_ids::uuid[], :p_keys::text[], :p_replies::json[]) as u(execution_id, key, reply)
+  where m.execution_id = u.execution_id and m.kind = 'update' and m.key = u.key
+)
+
+-- section: starts
+, started as (
+  insert into executions (execution_id, workflow_id, type, pool, partition, seed, input, priority, created_at, deadline,
+                          parent_execution_id, parent_workflow_id, parent_pool, parent_seq, continued_from, memo,
+                          search_attributes)
+  select u.execution_id, u.workflow_id, u.type, u.pool, partition_of(u.workflow_id), u.seed, u.input, u.priority, hub_now(),
+         hub_now() + u.timeout * interval '1 second', u.parent_execution_id, u.parent_workflow_id, u.parent_pool, u.parent_seq,
+         u.continued_from, old.memo, old.search_attributes
+  from ok cross join unnest(:s_execution_ids::uuid[], :s_workflow_ids::text[], :s_types::text[], :s_pools::text[], :s_seeds::int8[],
+                  :s_inputs::json[], :s_priorities::int2[], :s_timeouts::float8[], :s_parent_execution_ids::uuid[],
+                  :s_parent_workflow_ids::text[], :s_parent_pools::text[], :s_parent_seqs::int[], :s_continued_from::uuid[])
+    as u(execution_id, workflow_id, type, pool, seed, input, priority, timeout, parent_execution_id, parent_workflow_id,
+         parent_pool, parent_seq, continued_from)
+  left join executions old on old.execution_id = u.continued_from
+  where (select count(*) from closed) >= 0
+  on conflict (workflow_id) where closed_at is null do nothing
+  returning execution_id, pool, partition, priority
+), start_tasks as (
+  insert into workflow_tasks (execution_id, pool, partition, state, due_at, priority)
+  select execution_id, pool, partition, 'pending', hub_now(), priority from started
+)
+
+-- section: sends
+, send_messages as (
+  insert into messages (message_id, execution_id, pool, partition, kind, name, event)
+  select u.message_id, u.execution_id, u.pool, u.partition, u.kind, u.name, u.event
+  from ok, unnest(:m_message_ids::uuid[], :m_execution_ids::uuid[], :m_pools::text[], :m_partitions::int2[], :m_kinds::text[],
+                  :m_names::text[], :m_events::json[])
+    with ordinality as u(message_id, execution_id, pool, partition, kind, name, event, n)
+  order by u.n
+)
+
+-- section: posts
+, posted as (
+  insert into messages (message_id, execution_id, pool, partition, kind, name, key, event)
+  select u.message_id, e.execution_id, e.pool, e.partition, u.kind, u.name, u.key, u.event
+  from ok cross join unnest(:x_message_ids::uuid[], :x_workflow_ids::text[], :x_kinds::text[], :x_names::text[], :x_keys::text[],
+                  :x_events::json[]) with ordinality as u(message_id, workflow_id, kind, name, key, event, n)
+  join executions e on e.workflow_id = u.workflow_id and e.closed_at is null
+  order by u.n
+  on conflict (execution_id, kind, key) where key is not null do update set key = excluded.key
+  returning message_id, execution_id, pool, partition, key
+)
+
+-- section: attributes
+, put_attributes as (
+  update executions e set search_attributes = jsonb_strip_nulls(coalesce(e.search_attributes, '{}') || u.attributes)
+  from ok, unnest(:u_execution_ids::uuid[], :u_attributes::jsonb[]) as u(execution_id, attributes)
+  where e.execution_id = u.execution_id
+)
+
+-- section: verdict
+select (select count(*) from ok) = 1 as ok
+
+-- section: verdict_started
+, (select array_agg(execution_id) from started) as started
+
+-- section: verdict_posted
+, (select json_agg(json_build_array(message_id, execution_id, pool, partition, key)) from posted) as posted

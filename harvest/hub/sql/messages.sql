@@ -1,0 +1,48 @@
+-- table: messages
+
+-- name: send
+-- Mail goes to the open run of the workflow id; `stored` is false where the key is known already.
+with incoming as (
+  select * from unnest(:message_ids::uuid[], :workflow_ids::text[], :kinds::text[], :names::text[], :keys::text[],
+                       :events::json[])
+    as t(message_id, workflow_id, kind, name, key, event)
+), target as (
+  select i.*, e.execution_id, e.pool, e.partition
+  from incoming i join executions e on e.workflow_id = i.workflow_id and e.closed_at is null
+), stored as (
+  insert into messages (message_id, execution_id, pool, partition, kind, name, key, event)
+  select message_id, execution_id, pool, partition, kind, name, key, event from target order by message_id
+  on conflict do nothing
+  returning message_id
+)
+select t.message_id, t.execution_id, t.pool, t.partition, s.message_id is not null as stored
+from target t left join stored s using (message_id)
+
+-- name: load
+select message_id, execution_id, kind, key, event from messages
+where execution_id = any(:execution_ids::uuid[]) and consumed_at is null
+order by execution_id, position
+
+-- name: unread_runs
+select distinct execution_id, partition from messages where pool = :pool and consumed_at is null
+
+-- name: forward
+-- Mail that reached a run just as it continued as new follows it.
+update messages m set execution_id = :successor::uuid
+where m.execution_id = :execution_id::uuid and m.consumed_at is null
+  and not exists (select from messages o where o.execution_id = :successor::uuid and o.kind = m.kind and o.key = m.key)
+returning message_id
+
+-- name: drop_unread
+-- Mail for a run that is closed for good: updates are answered, the rest is put away.
+update messages set consumed_at = hub_now(), reply = case when kind = 'update' then :reply::json end
+where execution_id = any(:execution_ids::uuid[]) and consumed_at is null returning message_id, kind
+
+-- name: by_key
+select m.message_id, m.reply, m.execution_id from messages m
+join executions e on e.execution_id = m.execution_id
+where e.workflow_id = :workflow_id and m.kind = :kind and m.key = :key
+order by m.position desc limit 1
+
+-- name: replies
+select message_id, reply from messages where message_id = any(:message_ids::uuid[]) and reply is not null

@@ -1,0 +1,68 @@
+"""Follow a run to its end, without polling: a waiter on its `closed` wake, and a look once in a while."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+from uuid import UUID
+
+from harvest.hub.database import Row
+from harvest.operations.site import Site
+from harvest.wakes.topics import CLOSED
+
+LOOK_EVERY = 1.0
+"""Seconds between looks for a wake that was lost (F-5)."""
+
+
+class Outcome(NamedTuple):
+    """How one execution ended; `result` and `failure` are JSON texts."""
+
+    execution_id: UUID
+    state: str
+    result: str | None
+    failure: str | None
+    successor: UUID | None
+
+
+def _outcome(execution_id: UUID, row: Row) -> Outcome:
+    return Outcome(execution_id, row["state"], row["result"], row["failure"], row["continued_to"])
+
+
+async def closed(site: Site, execution_id: UUID, *, known_open: bool = False) -> Outcome:
+    """The end of this very execution. `known_open` skips the first look: it was started just now."""
+    key = str(execution_id)
+    if not known_open:
+        row = await site.outcomes.submit(execution_id)
+        if row is not None:
+            return _outcome(execution_id, row)
+    look = known_open
+    while True:
+        waiter = site.router.waiter(CLOSED, key)
+        try:
+            if not look:
+                row = await site.outcomes.submit(execution_id)  # it may have closed before we waited
+                if row is not None:
+                    return _outcome(execution_id, row)
+            look = False
+            done, _ = await asyncio.wait({waiter}, timeout=LOOK_EVERY)
+            if done and waiter.result() is not None:
+                return Outcome(execution_id, *waiter.result())
+        finally:
+            site.router.forget(CLOSED, key, waiter)
+
+
+async def result(site: Site, execution_id: UUID, *, known_open: bool = False) -> Outcome:
+    """The end of the logical run: continue-as-new is followed."""
+    while True:
+        outcome = await closed(site, execution_id, known_open=known_open)
+        if outcome.successor is None:
+            return outcome
+        execution_id, known_open = outcome.successor, False
+
+
+async def closed_within(site: Site, execution_id: UUID, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(closed(site, execution_id), seconds)
+    except TimeoutError:
+        return False
+    return True

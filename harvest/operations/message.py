@@ -1,0 +1,79 @@
+"""Mail to a run: signals, cancel and terminate requests.
+
+Where the owner is in this process and holds the run, an unkeyed message skips the mailbox and is acknowledged
+after the commit that ingested it; otherwise it is acknowledged once its row is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import msgspec
+
+from harvest.core.events import Arrival, CancelRequested, SignalReceived, TerminateRequested, encode_event
+from harvest.decisions.run import Delivery
+from harvest.errors import NoAnswer, WorkflowNotFound
+from harvest.hub.messages import Mail
+from harvest.ids import new_id, partition_of
+from harvest.operations.follow import closed_within
+from harvest.operations.site import Site
+from harvest.decisions.answers import Undelivered
+
+
+async def deliver(site: Site, workflow_id: str, kind: str, name: str | None, arrival: Arrival, key: str | None = None) -> UUID:
+    """Makes one message durable; returns the execution that has it. `WorkflowNotFound` without an open run."""
+    if key is None:
+        taken = await _directly(site, workflow_id, arrival)
+        if taken is not None:
+            return taken
+    return await post(site, workflow_id, kind, name, arrival, key)
+
+
+async def _directly(site: Site, workflow_id: str, arrival: Arrival) -> UUID | None:
+    owner = site.owner_of(workflow_id)
+    execution_id = None if owner is None else owner.holds(workflow_id)
+    if owner is None or execution_id is None:
+        return None
+    ack: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    if not owner.offer(execution_id, partition_of(workflow_id), Delivery(arrival, ack=ack)):
+        return None
+    try:
+        await ack
+    except Undelivered:
+        return None
+    return execution_id
+
+
+async def post(site: Site, workflow_id: str, kind: str, name: str | None, arrival: Arrival, key: str | None) -> UUID:
+    """Through the mailbox."""
+    row = await site.mail.submit(Mail(new_id(), workflow_id, kind, name, key, encode_event(arrival)))
+    if row is None:
+        raise WorkflowNotFound(f"no open run has the workflow id {workflow_id!r}", hint="is it closed already? see `harvest run show`")
+    site.wake(row["pool"], row["execution_id"], row["partition"], workflow_id)
+    found: UUID = row["execution_id"]
+    return found
+
+
+async def signal(site: Site, workflow_id: str, name: str, input: msgspec.Raw, key: str | None) -> UUID:
+    return await deliver(site, workflow_id, "signal", name, SignalReceived(name, input, key), key)
+
+
+async def cancel(site: Site, workflow_id: str, reason: str) -> UUID:
+    """Asks the run to cancel; returns once the request is durable."""
+    return await deliver(site, workflow_id, "cancel", None, CancelRequested(reason))
+
+
+async def terminate(site: Site, workflow_id: str, reason: str, *, patience: float = 10.0) -> UUID:
+    """Ends the run without asking its code; returns once it is closed.
+
+    History has one writer, so its owner does it. `NoAnswer` when none did within `patience` seconds: the
+    request is durable and takes effect when a worker comes.
+    """
+    execution_id = await deliver(site, workflow_id, "terminate", None, TerminateRequested(reason))
+    if not await closed_within(site, execution_id, patience):
+        raise NoAnswer(
+            f"the request to terminate {workflow_id!r} is stored, but no worker has carried it out within {patience:g} s",
+            hint="start a worker of its queue",
+        )
+    return execution_id

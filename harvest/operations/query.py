@@ -1,0 +1,138 @@
+"""Queries: no footprint (R-9). In the owner's process a call; from elsewhere two NOTIFYs and no row."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+import harvest.hub.database as hub
+from harvest.decisions.answers import Undelivered
+from harvest.errors import HarvestError, QueryFailed, QueryTimeout, UnknownHandlerError, WorkflowNotFound
+from harvest.hub import executions
+from harvest.ids import new_id, partition_of
+from harvest.operations.site import LocalOwner, Site
+from harvest.wakes.topics import ANSWER, ASK, channel, dump
+
+log = logging.getLogger("harvest.operations")
+PIECE = 3_500
+"""Characters per NOTIFY; longer questions and answers travel in pieces (at worst doubled by JSON quoting)."""
+ASK_AGAIN = 1.0
+
+
+async def query(site: Site, workflow_id: str, execution_id: UUID | None, name: str, input: msgspec.Raw, patience: float) -> msgspec.Raw:
+    """The handler's result as JSON. Raises `QueryFailed`, `QueryTimeout` or `WorkflowNotFound`."""
+    owner = site.owner_of(workflow_id)
+    if owner is not None:
+        held = owner.holds(workflow_id)
+        if held is not None and (execution_id is None or held == execution_id):
+            try:
+                return await _ask(owner, held, workflow_id, name, input)
+            except Undelivered:
+                pass
+    row = await _find(site, workflow_id, execution_id)
+    owner = site.owner_in(row["queue"], workflow_id)
+    if owner is not None:
+        return await _ask(owner, row["execution_id"], workflow_id, name, input)
+    return await _remotely(site, row, workflow_id, name, input, patience)
+
+
+async def _find(site: Site, workflow_id: str, execution_id: UUID | None) -> Any:
+    if execution_id is None:
+        latest = (await executions.latest(site.db, [workflow_id])).get(workflow_id)
+        if latest is not None:
+            return {"execution_id": latest["execution_id"], "queue": latest["pool"]}
+    else:
+        found = await executions.describe(site.db, workflow_id=None, execution_id=execution_id)
+        if found is not None:
+            return found
+    raise WorkflowNotFound(f"no run has the workflow id {workflow_id!r}")
+
+
+async def _ask(owner: LocalOwner, execution_id: UUID, workflow_id: str, name: str, input: msgspec.Raw) -> msgspec.Raw:
+    try:
+        return await owner.ask(execution_id, partition_of(workflow_id), name, input)
+    except (UnknownHandlerError, QueryFailed, WorkflowNotFound, Undelivered):
+        raise
+    except Exception as exc:
+        raise QueryFailed(f"query {name!r} failed: {type(exc).__name__}: {exc}") from exc
+
+
+async def _remotely(site: Site, row: Any, workflow_id: str, name: str, input: msgspec.Raw, patience: float) -> msgspec.Raw:
+    question = str(new_id())
+    text = dump([row["queue"], str(row["execution_id"]), workflow_id, name, bytes(input).decode()])
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience
+    waiter = site.router.waiter(ANSWER, question)
+    leave = site.router.subscribe(ANSWER, Pieces(lambda key, value: site.router.wake(ANSWER, key, value)).add)
+    try:
+        while loop.time() < deadline:
+            await send_pieces(site.db, ASK, question, text)
+            await asyncio.wait({waiter}, timeout=min(ASK_AGAIN, max(0.0, deadline - loop.time())))
+            if waiter.done():
+                kind, value = json.loads(waiter.result())
+                if kind == "result":
+                    return msgspec.Raw(value.encode())
+                raise QueryFailed(f"query {name!r} failed: {value}")
+    finally:
+        leave()
+        site.router.forget(ANSWER, question, waiter)
+    raise QueryTimeout(
+        f"no worker answered query {name!r} of {workflow_id!r} within {patience:g} s",
+        hint=f"is a worker of queue {row['queue']!r} running?",
+    )
+
+
+async def send_pieces(db: hub.Database, topic: str, key: str, text: str) -> None:
+    """Sends a text of any length as NOTIFYs `[key, index, count, piece]`."""
+    pieces = [text[i : i + PIECE] for i in range(0, len(text), PIECE)] or [""]
+    name = channel(db.schema, topic)
+    await hub.notify(db, [(name, dump([key, n, len(pieces), piece])) for n, piece in enumerate(pieces)])
+
+
+class Pieces:
+    """Puts texts together again; `done(key, text)` once per text."""
+
+    def __init__(self, done: Any) -> None:
+        self.done = done
+        self._parts: dict[str, dict[int, str]] = {}
+
+    def add(self, payload: Any) -> None:
+        key, index, count, piece = payload
+        parts = self._parts.setdefault(key, {})
+        parts[index] = piece
+        if len(parts) == count:
+            del self._parts[key]
+            self.done(key, "".join(parts[n] for n in range(count)))
+
+
+class Answerer:
+    """The owner's side: answers questions about runs it owns."""
+
+    def __init__(self, site: Site, owner: LocalOwner) -> None:
+        self.site, self.owner = site, owner
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.leave = site.router.subscribe(ASK, Pieces(self._asked).add)
+
+    def _asked(self, key: str, text: str) -> None:
+        pool, execution_id, workflow_id, name, input = json.loads(text)
+        if pool == self.owner.pool and self.owner.owns(workflow_id):
+            work = self._answer(key, UUID(execution_id), workflow_id, name, input)
+            task = asyncio.get_running_loop().create_task(work)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, key: str, execution_id: UUID, workflow_id: str, name: str, input: str) -> None:
+        try:
+            raw = await _ask(self.owner, execution_id, workflow_id, name, msgspec.Raw(input.encode()))
+            answer = dump(["result", bytes(raw).decode()])
+        except HarvestError as exc:
+            answer = dump(["failure", exc.message])
+        try:
+            await send_pieces(self.site.db, ANSWER, key, answer)
+        except Exception as exc:
+            log.warning("could not answer a query of %s: %s", workflow_id, exc)

@@ -1,0 +1,134 @@
+"""What the verbs stand on: the database, the wakes, and the owners that live in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any, Protocol
+from uuid import UUID
+
+import msgspec
+
+from harvest.coalesce import Coalescer
+from harvest.core.instance import RunInfo
+from harvest.decisions.run import Delivery
+from harvest.errors import UnknownWorkflowError
+from harvest.hub import executions, messages, workers
+from harvest.hub.database import Database, Row
+from harvest.hub.executions import NewRun
+from harvest.hub.messages import Mail
+from harvest.wakes.listener import Listener
+from harvest.wakes.notifier import Notifier
+from harvest.wakes.router import Router
+from harvest.wakes.topics import ANSWER, CLOSED, REPLY
+
+
+class LocalOwner(Protocol):
+    """An owner in this process, as callers use it."""
+
+    @property
+    def pool(self) -> str: ...
+
+    def knows(self, workflow: str) -> bool: ...
+
+    def owns(self, workflow_id: str) -> bool: ...
+
+    def holds(self, workflow_id: str) -> UUID | None:
+        """The open run of this id when it is in memory and has no unread mail."""
+
+    def offer(self, execution_id: UUID, partition: int, delivery: Delivery) -> bool: ...
+
+    def wake(self, execution_id: UUID, partition: int) -> None: ...
+
+    def started(
+        self, execution_id: UUID, info: RunInfo, *, priority: int = 0, deadline_us: int | None = None, mail: bool = False
+    ) -> None: ...
+
+    def ask(self, execution_id: UUID, partition: int, name: str, input: msgspec.Raw) -> asyncio.Future[msgspec.Raw]: ...
+
+
+class Site:
+    """One per client; a worker in the same process adds itself to `owners`."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self.router = Router()
+        self.notifier = Notifier(db)
+        self.listener = Listener(db, self.router, [CLOSED, REPLY, ANSWER])
+        self.owners: list[LocalOwner] = []
+        self.starts: Coalescer[NewRun, bool] = Coalescer(self._start_all)
+        self.mail: Coalescer[Mail, Row | None] = Coalescer(self._send_all)
+        self.outcomes: Coalescer[UUID, Row | None] = Coalescer(self._outcomes_of)
+        self.replies: Coalescer[UUID, str | None] = Coalescer(self._replies_of)
+        self._known_types: set[tuple[str, str]] = set()
+        self.router.subscribe(CLOSED, self._closed)
+        self.router.subscribe(REPLY, self._replied)
+
+    def _closed(self, execution_ids: list[str]) -> None:
+        for key in execution_ids:
+            self.router.wake(CLOSED, key)
+
+    def _replied(self, keys: list[str]) -> None:
+        for key in keys:
+            self.router.wake(REPLY, key)
+
+    def owner_of(self, workflow_id: str) -> LocalOwner | None:
+        """The owner of this workflow id in this process. A partition has one owner per pool."""
+        for owner in self.owners:
+            if owner.owns(workflow_id) and owner.holds(workflow_id) is not None:
+                return owner
+        return None
+
+    def owner_in(self, pool: str, workflow_id: str) -> LocalOwner | None:
+        for owner in self.owners:
+            if owner.pool == pool and owner.owns(workflow_id):
+                return owner
+        return None
+
+    def wake(self, pool: str, execution_id: UUID, partition: int, workflow_id: str) -> None:
+        """Tells the owner of a run that there is something for it."""
+        owner = self.owner_in(pool, workflow_id)
+        if owner is not None:
+            owner.wake(execution_id, partition)
+        else:
+            self.notifier.decide(pool, execution_id, partition)
+
+    async def check_type(self, pool: str, workflow: str) -> None:
+        """Raises `UnknownWorkflowError` when workers serve the queue and none of them knows the type.
+
+        With no worker alive the start is accepted: one that knows it may come.
+        """
+        key = (pool, workflow)
+        if key in self._known_types:
+            return
+        if not any(owner.pool == pool and owner.knows(workflow) for owner in self.owners):
+            live = await workers.live(self.db, pool)
+            names: set[str] = {name for row in live for name in json.loads(row["definitions"]).get("workflows", ())}
+            if live and workflow not in names:
+                raise UnknownWorkflowError(workflow, f"the {len(live)} worker(s) of queue {pool!r}", sorted(names))
+            if not live:
+                return
+        self._known_types.add(key)
+
+    # --- coalesced calls --------------------------------------------------------------------------
+
+    async def _start_all(self, runs: Sequence[NewRun]) -> Sequence[bool]:
+        created = await executions.start(self.db, runs)
+        return [run.execution_id in created for run in runs]
+
+    async def _send_all(self, mail: Sequence[Mail]) -> Sequence[Row | None]:
+        found = await messages.send(self.db, mail)
+        return [found.get(item.message_id) for item in mail]
+
+    async def _outcomes_of(self, execution_ids: Sequence[UUID]) -> Sequence[Row | None]:
+        found = await executions.outcomes(self.db, execution_ids)
+        return [found.get(execution_id) for execution_id in execution_ids]
+
+    async def _replies_of(self, message_ids: Sequence[UUID]) -> Sequence[str | None]:
+        found = await messages.replies(self.db, message_ids)
+        return [found.get(message_id) for message_id in message_ids]
+
+
+def as_json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,96 @@
+"""Updates: validated, answered, de-duplicated by update id (R-8)."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import msgspec
+
+from harvest.core.events import UpdateAdmitted, encode_event
+from harvest.decisions.answers import Answer, Undelivered
+from harvest.decisions.run import Delivery
+from harvest.errors import NoAnswer, WorkflowNotFound
+from harvest.failure import Failure
+from harvest.hub import messages
+from harvest.hub.messages import Mail
+from harvest.ids import new_id, partition_of
+from harvest.operations.follow import LOOK_EVERY
+from harvest.operations.site import Site
+from harvest.wakes.topics import REPLY
+
+
+class Reply(msgspec.Struct):
+    """A stored answer: exactly one field is set."""
+
+    result: msgspec.Raw | None = None
+    failure: Failure | None = None
+    rejected: Failure | None = None
+
+
+async def update(site: Site, workflow_id: str, name: str, input: msgspec.Raw, update_id: str | None, patience: float) -> msgspec.Raw:
+    """The handler's result as JSON. Raises `Answer` for a bad end, `NoAnswer` after `patience` seconds."""
+    if update_id is None:
+        direct = await _directly(site, workflow_id, name, input)
+        if direct is not None:
+            return direct
+        update_id = str(new_id())
+    arrival = UpdateAdmitted(update_id, name, input)
+    mail = Mail(new_id(), workflow_id, "update", name, update_id, encode_event(arrival))
+    row = await site.mail.submit(mail)
+    message_id = mail.message_id
+    if row is None or not row["stored"]:
+        known = await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id)
+        if known is None:
+            raise WorkflowNotFound(f"no open run has the workflow id {workflow_id!r}")
+        message_id, execution_id = known["message_id"], known["execution_id"]
+    else:
+        execution_id = row["execution_id"]
+    if row is not None:
+        site.wake(row["pool"], row["execution_id"], row["partition"], workflow_id)
+    return await _answer(site, execution_id, update_id, message_id, patience)
+
+
+async def _directly(site: Site, workflow_id: str, name: str, input: msgspec.Raw) -> msgspec.Raw | None:
+    owner = site.owner_of(workflow_id)
+    execution_id = None if owner is None else owner.holds(workflow_id)
+    if owner is None or execution_id is None:
+        return None
+    ack: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
+    arrival = UpdateAdmitted(str(new_id()), name, input)
+    if not owner.offer(execution_id, partition_of(workflow_id), Delivery(arrival, ack=ack)):
+        return None
+    try:
+        return await ack
+    except Undelivered:
+        return None
+
+
+async def _answer(site: Site, execution_id: UUID, update_id: str, message_id: UUID, patience: float) -> msgspec.Raw:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience
+    key = f"{execution_id}/{update_id}"
+    while True:
+        waiter = site.router.waiter(REPLY, key)
+        try:
+            raw = await site.replies.submit(message_id)
+            if raw is not None:
+                return _unpack(raw)
+            left = deadline - loop.time()
+            if left <= 0:
+                raise NoAnswer(
+                    f"update {update_id!r} is stored, but not answered within {patience:g} s",
+                    hint="ask again with the same update id to wait for its answer; is a worker of its queue running?",
+                )
+            await asyncio.wait({waiter}, timeout=min(LOOK_EVERY, left))
+        finally:
+            site.router.forget(REPLY, key, waiter)
+
+
+def _unpack(raw: str) -> msgspec.Raw:
+    reply = msgspec.json.decode(raw, type=Reply)
+    if reply.failure is not None:
+        raise Answer(reply.failure)
+    if reply.rejected is not None:
+        raise Answer(reply.rejected, rejected=True)
+    return reply.result if reply.result is not None else msgspec.Raw(b"null")

@@ -1,0 +1,74 @@
+"""One converter per annotation: validate, write JSON, read JSON.
+
+Infinity and NaN are written as strings and bytes as base64, so that what pydantic can type survives the
+way through JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
+from pydantic_core import PydanticSerializationError
+
+from harvest.errors import DefinitionError, PayloadError
+from harvest.payload.caps import check_size
+
+_CONFIG = ConfigDict(ser_json_inf_nan="strings", ser_json_bytes="base64", val_json_bytes="base64", arbitrary_types_allowed=False)
+
+
+def problem_of(exc: ValidationError) -> str:
+    """The first problems of a validation error in one line: where, what, and the value."""
+    parts = []
+    for error in exc.errors(include_url=False, include_context=False)[:3]:
+        at = ".".join(str(x) for x in error["loc"])
+        parts.append(f"{at + ': ' if at else ''}{error['msg']} (got {error['input']!r:.100})")
+    return "; ".join(parts)
+
+
+class Converter:
+    """`dump` and `load` one annotated type."""
+
+    __slots__ = ("_adapter", "_dump", "_load", "_validate", "annotation")
+
+    def __init__(self, annotation: Any, where: str) -> None:
+        self.annotation = annotation
+        own = isinstance(annotation, type) and (
+            issubclass(annotation, BaseModel)
+            or hasattr(annotation, "__dataclass_fields__")
+            or hasattr(annotation, "__total__")
+        )
+        try:
+            adapter: TypeAdapter[Any] = TypeAdapter(annotation) if own else TypeAdapter(annotation, config=_CONFIG)
+        except (PydanticSchemaGenerationError, PydanticUndefinedAnnotation) as exc:
+            raise DefinitionError(
+                f"{where}: pydantic cannot handle the annotation {annotation!r}",
+                hint="use a pydantic model, a dataclass, a TypedDict or plain JSON types",
+            ) from exc
+        self._adapter = adapter
+        self._dump, self._load, self._validate = adapter.dump_json, adapter.validate_json, adapter.validate_python
+
+    def check(self, value: Any, where: str) -> Any:
+        """The value as the annotation sees it; `PayloadError` names what is wrong."""
+        try:
+            return self._validate(value)
+        except ValidationError as exc:
+            raise PayloadError(where, problem_of(exc)) from None
+
+    def dump(self, value: Any, where: str, cap: int) -> msgspec.Raw:
+        """Checks and writes; `PayloadError` or `PayloadTooLarge` before anything is stored."""
+        try:
+            raw = self._dump(self._validate(value), warnings="error")
+        except ValidationError as exc:
+            raise PayloadError(where, problem_of(exc)) from None
+        except (PydanticSerializationError, ValueError, RecursionError) as exc:
+            raise PayloadError(where, f"cannot be written as JSON: {exc}", hint="pass plain data, not objects") from None
+        return msgspec.Raw(check_size(where, raw, cap))
+
+    def load(self, raw: msgspec.Raw | bytes | str, where: str) -> Any:
+        try:
+            return self._load(raw if isinstance(raw, (bytes, str)) else bytes(raw))
+        except ValidationError as exc:
+            raise PayloadError(where, problem_of(exc)) from None

@@ -1,0 +1,61 @@
+"""The life of every long-lived thing: `async with`, `started`, `stop` (early, twice, at once)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import TracebackType
+from typing import Self
+
+log = logging.getLogger("harvest")
+
+
+class Service:
+    """Subclasses write `_open`, `_run` and `_close`.
+
+    `_open` acquires what is needed and may raise; `_run` works until `stopping` is set; `_close` gives
+    everything back and runs exactly once, also when `_open` or `_run` failed. `stop` may come before the
+    start, twice, or while starting.
+    """
+
+    def __init__(self) -> None:
+        self.stopping = asyncio.Event()
+        self.started = asyncio.Event()
+        self._main: asyncio.Task[None] | None = None
+
+    async def _open(self) -> None: ...
+
+    async def _run(self) -> None:
+        await self.stopping.wait()
+
+    async def _close(self) -> None: ...
+
+    async def run(self) -> None:
+        """Open, work until `stop`, close."""
+        try:
+            if self.stopping.is_set():
+                return
+            await self._open()
+            self.started.set()
+            await self._run()
+        finally:
+            self.stopping.set()
+            await self._close()
+
+    async def __aenter__(self) -> Self:
+        self._main = asyncio.create_task(self.run(), name=type(self).__name__)
+        waiter = asyncio.create_task(self.started.wait())
+        await asyncio.wait({self._main, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        if not self.started.is_set():
+            waiter.cancel()
+            await self._main
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Ask for the end and wait for it. Harmless when it has ended already."""
+        self.stopping.set()
+        if self._main is not None:
+            await self._main

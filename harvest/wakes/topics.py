@@ -1,0 +1,45 @@
+"""Channels, and payloads that fit Postgres' 8,000 bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+DECIDE = "decide"
+"""`[pool, [[execution_id, partition], ...]]`: these runs have something to do."""
+QUEUE = "queue"
+"""`[queue, ...]`: activity tasks wait."""
+CLOSED = "closed"
+"""`[execution_id, ...]`: these runs ended."""
+REPLY = "reply"
+"""`["execution_id/update_id", ...]`: these updates were answered."""
+ASK = "ask"
+"""A query for the owner of a run; see `operations.query`."""
+ANSWER = "answer"
+"""`[query id, "result" or "failure", JSON]`."""
+
+CAP = 7_600
+
+
+def channel(schema: str, topic: str) -> str:
+    return f"{schema}_{topic}"
+
+
+def dump(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def chunks(items: Iterable[Any], *, cap: int = CAP) -> Iterable[list[Any]]:
+    """Splits items so that each chunk's JSON stays under the cap."""
+    chunk: list[Any] = []
+    size = 2
+    for item in items:
+        length = len(dump(item).encode()) + 1
+        if chunk and size + length > cap:
+            yield chunk
+            chunk, size = [], 2
+        chunk.append(item)
+        size += length
+    if chunk:
+        yield chunk

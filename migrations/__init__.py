@@ -1,0 +1,1 @@
+"""Plain SQL files, run forward in order of their numbers; see `harvest.hub.migrate`."""
