@@ -43,6 +43,7 @@ log = logging.getLogger("harvest.decider")
 STRIKES = 3
 LOAD_AT_ONCE = 64
 DRIVE_SLICE = 0.02
+MIN_SHARE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class DeciderOptions:
 
 
 class Decider(Service):
-    """`offer`, `wake`, `started` and `ask` are how the rest of the worker brings it something."""
+    """`offer`, `wake`, `begin` and `ask` are how the rest of the worker brings it something."""
 
     def __init__(
         self,
@@ -161,7 +162,7 @@ class Decider(Service):
             return None
         return execution_id
 
-    def _run(self, execution_id: UUID, partition: int) -> Run:
+    def _entry(self, execution_id: UUID, partition: int) -> Run:
         run = self.runs.get(execution_id)
         if run is None:
             run = self.runs[execution_id] = Run(execution_id, partition)
@@ -171,7 +172,7 @@ class Decider(Service):
         """An arrival for a run of ours; False when the run is not ours, or is parked with an error."""
         if partition not in self.holdings.epochs or self.stopping.is_set():
             return False
-        run = self._run(execution_id, partition)
+        run = self._entry(execution_id, partition)
         if run.dead and not isinstance(delivery.arrival, ENDING):
             return False
         if run.offer(delivery):
@@ -181,7 +182,7 @@ class Decider(Service):
     def wake(self, execution_id: UUID, partition: int) -> None:
         """A run may have mail or finished activities in the hub."""
         if partition in self.holdings.epochs:
-            run = self._run(execution_id, partition)
+            run = self._entry(execution_id, partition)
             run.mail = True
             self._enqueue(run)
 
@@ -196,9 +197,9 @@ class Decider(Service):
             if run is None or run.armed_us != due_us:
                 self.timers.arm(due_us, execution_id, partition)
             return
-        self._enqueue(self._run(execution_id, partition))
+        self._enqueue(self._entry(execution_id, partition))
 
-    def started(
+    def begin(
         self,
         execution_id: UUID,
         info: RunInfo,
@@ -212,7 +213,7 @@ class Decider(Service):
         partition = partition_of(info.workflow_id)
         if partition not in self.holdings.epochs or execution_id in self.runs:
             return
-        run = self._run(execution_id, partition)
+        run = self._entry(execution_id, partition)
         run.info, run.workflow_id, run.priority, run.deadline_us, run.parent = info, info.workflow_id, priority, deadline_us, parent
         run.known, run.mail = True, mail
         self.open_ids[run.workflow_id] = execution_id
@@ -221,14 +222,14 @@ class Decider(Service):
     def ask(self, execution_id: UUID, partition: int, name: str, input: msgspec.Raw) -> asyncio.Future[msgspec.Raw]:
         """A query; the future resolves with raw JSON."""
         answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
-        run = self._run(execution_id, partition)
+        run = self._entry(execution_id, partition)
         run.questions.append(Question(name, input, answer))
         self._enqueue(run)
         return answer
 
     def _due(self, execution_id: UUID, partition: int) -> None:
         if partition in self.holdings.epochs:
-            run = self._run(execution_id, partition)
+            run = self._entry(execution_id, partition)
             run.armed_us = None
             self._enqueue(run)
 
@@ -251,7 +252,10 @@ class Decider(Service):
         until = perf_counter() + DRIVE_SLICE
         while self.free and len(self.inbox):
             drafts: list[Draft] = []
-            while len(drafts) < self.options.batch and perf_counter() < until:
+            # What is ready is shared among the free lanes, so that one commits while the next is driven.
+            share = -(-len(self.inbox) // len(self.free))
+            size = min(self.options.batch, max(MIN_SHARE, share))
+            while len(drafts) < size and perf_counter() < until:
                 run = self.inbox.take()
                 if run is None:
                     break

@@ -130,7 +130,7 @@ class Effects:
         )
         parent = Parent(run.execution_id, run.workflow_id, decider.pool, command.seq)
         deadline = None if command.timeout is None else decider.clock.now_us() + round(command.timeout * 1e6)
-        decider.started(execution_id, info, priority=command.priority, deadline_us=deadline, parent=parent)
+        decider.begin(execution_id, info, priority=command.priority, deadline_us=deadline, parent=parent)
 
     def _updated(self, run: Run, command: ev.UpdateCompleted | ev.UpdateFailed) -> None:
         run.remote_updates.discard(command.update_id)

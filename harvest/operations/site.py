@@ -41,7 +41,7 @@ class LocalOwner(Protocol):
 
     def wake(self, execution_id: UUID, partition: int) -> None: ...
 
-    def started(
+    def begin(
         self, execution_id: UUID, info: RunInfo, *, priority: int = 0, deadline_us: int | None = None, mail: bool = False
     ) -> None: ...
 

@@ -119,7 +119,7 @@ def _announce(site: Site, run: NewRun, *, mail: bool) -> None:
         seed=run.seed,
         input=msgspec.Raw(run.input.encode()),
     )
-    owner.started(run.execution_id, info, priority=run.priority, mail=mail)
+    owner.begin(run.execution_id, info, priority=run.priority, mail=mail)
 
 
 async def start_inside(site: Site, session: Session, run: NewRun, conflict: str) -> Started:
