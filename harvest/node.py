@@ -24,7 +24,6 @@ from harvest.decisions.run import Delivery
 from harvest.definitions.registry import Registry
 from harvest.errors import ConfigError, HarvestError
 from harvest.hub.database import Session
-from harvest.ids import partition_of
 from harvest.operations.query import Answerer
 from harvest.ownership.keeper import Keeper
 from harvest.ownership.term import Term
@@ -113,7 +112,7 @@ class Worker(Service):
     # --- what the services need of each other -------------------------------------------------------
 
     def _deliver(self, step: Step, arrival: Arrival) -> bool:
-        return self.decider.offer(step.execution_id, partition_of(step.workflow_id), Delivery(arrival))
+        return self.decider.offer(step.execution_id, step.partition, Delivery(arrival))
 
     def _wake(self, execution_id: UUID, partition: int, pool: str) -> None:
         if pool == self.queue and partition in self.keeper.epochs:

@@ -27,12 +27,14 @@ class LocalSteps:
 
     def __init__(self, registry: Registry, deliver: Deliver, threads: Executor) -> None:
         self.registry, self.deliver, self.threads = registry, deliver, threads
+        self.loop: asyncio.AbstractEventLoop | None = None
         self.running: dict[tuple[UUID, int], asyncio.Task[None]] = {}
 
     def start(self, step: Step) -> None:
         key = (step.execution_id, step.seq)
         if key not in self.running:
-            self.running[key] = asyncio.get_running_loop().create_task(self._run(step, key))
+            loop = self.loop or asyncio.get_running_loop()
+            self.running[key] = loop.create_task(self._run(step, key))
 
     def cancel(self, execution_id: UUID, seq: int) -> None:
         task = self.running.get((execution_id, seq))
@@ -60,6 +62,8 @@ class LocalSteps:
         while True:
             failure = None
             try:
+                if end is None:
+                    return await self._attempt(step, attempt)
                 async with asyncio.timeout_at(end):
                     return await self._attempt(step, attempt)
             except TimeoutError:

@@ -119,6 +119,7 @@ class ActivityWorker(Service):
     # --- life -------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
+        self.local.loop = self.loop = asyncio.get_running_loop()
         self._leave = self.router.subscribe(QUEUE, lambda queues: [self.kick(q) for q in queues])
 
     async def _run(self) -> None:
@@ -166,6 +167,7 @@ class ActivityWorker(Service):
         step = Step(
             row["execution_id"],
             row["workflow_id"],
+            row["partition"],
             row["seq"],
             row["name"],
             row["queue"],
@@ -200,7 +202,7 @@ class ActivityWorker(Service):
     # --- attempts ---------------------------------------------------------------------------------
 
     def _start(self, held: Held) -> None:
-        task = asyncio.get_running_loop().create_task(self._attempt(held))
+        task = self.loop.create_task(self._attempt(held))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

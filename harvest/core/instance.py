@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from harvest.core import events as ev
-from harvest.core.loop import DurableTimer, WorkflowLoop, get_running_loop, set_running_loop
+from harvest.core.loop import DurableTimer, WorkflowLoop, driven, get_running_loop, set_running_loop
 from harvest.errors import (
     ActivityError,
     ChildWorkflowError,
@@ -132,7 +132,7 @@ class Instance:
         self.check_activity = check_activity
         self.loop = WorkflowLoop(self, info.seed)
         self.now_us = 0
-        self.random = random.Random(info.seed)
+        self._random: random.Random | None = None
         self.target: Any = None
         self.main: asyncio.Task[Any] | None = None
         self.pending: dict[int, EngineFuture] = {}
@@ -158,6 +158,12 @@ class Instance:
         self._closing: ev.Command | None = None
         self._recorded: list[ev.Command] = []
 
+    @property
+    def random(self) -> random.Random:
+        if self._random is None:
+            self._random = random.Random(self.info.seed)
+        return self._random
+
     # --- driving --------------------------------------------------------------------------------
 
     def activate(
@@ -174,10 +180,12 @@ class Instance:
         self._recorded = recorded or []
         taken: list[bool] = []
         rejected: dict[int, BaseException] = {}
-        previous = get_running_loop()
+        many = driven.many
+        previous = None if many else get_running_loop()
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(None, None)
         set_running_loop(self.loop)
+        driven.instance = self
         try:
             if self.main is None:
                 self._start()
@@ -192,7 +200,9 @@ class Instance:
                     continue
                 self._drain()
         finally:
-            set_running_loop(previous)
+            driven.instance = None
+            if not many:
+                set_running_loop(previous)
             sys.set_asyncgen_hooks(*hooks)
         if self.fault is not None:
             raise self.fault
@@ -563,11 +573,13 @@ class Instance:
         handler = self.program.query(name)
         previous = get_running_loop()
         set_running_loop(self.loop)
+        driven.instance = self
         self.readonly = True
         try:
             return handler.encode(self.loop.context.run(handler.invoke, self.target, input))
         finally:
             self.readonly = False
+            driven.instance = None
             set_running_loop(previous)
 
     def unread_signals(self) -> list[tuple[str, msgspec.Raw]]:
@@ -591,12 +603,14 @@ class Instance:
         survivors = 0
         previous = get_running_loop()
         set_running_loop(self.loop)
+        driven.instance = self
         try:
             for task in self.loop.tasks:
                 if not task.done():
                     survivors += _close(task)
             self.loop.ready.clear()
         finally:
+            driven.instance = None
             set_running_loop(previous)
         return survivors
 
@@ -645,5 +659,4 @@ _APPLY: dict[type, Callable[[Instance, Any], bool]] = {
 
 def current_instance() -> Instance | None:
     """The run whose code is executing on this thread, or None outside workflows."""
-    loop = get_running_loop()
-    return loop.instance if isinstance(loop, WorkflowLoop) else None
+    return driven.instance

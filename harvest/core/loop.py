@@ -13,9 +13,11 @@ and no pile of equal hashes over many runs.
 from __future__ import annotations
 
 import asyncio
+import threading
 from asyncio import events as asyncio_events
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,6 +29,32 @@ if TYPE_CHECKING:
 
 get_running_loop = asyncio_events._get_running_loop
 set_running_loop = asyncio_events._set_running_loop
+
+
+class _Driven(threading.local):
+    """The run that is being driven on this thread. (On Python 3.11 the running loop costs a system call to ask for.)"""
+
+    instance: Instance | None = None
+    many: bool = False
+
+
+driven = _Driven()
+
+
+@contextmanager
+def driving_many() -> Iterator[None]:
+    """Around a series of drives: the host's running loop is put back once, at the end.
+
+    Code between the drives must not ask asyncio for the running loop. Worth it on Python 3.11, where each
+    change of the running loop is a system call.
+    """
+    previous = get_running_loop()
+    driven.many = True
+    try:
+        yield
+    finally:
+        driven.many = False
+        set_running_loop(previous)
 
 
 class Ready:
@@ -203,10 +231,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
 def refuse(what: str, hint: str) -> NoReturn:
     """Fails the decision: `what` has no durable meaning inside a workflow."""
-    loop = get_running_loop()
     error = WorkflowMisuse(f"{what}: not available inside a workflow", hint=hint)
-    if isinstance(loop, WorkflowLoop):
-        loop.instance.fault = error
+    if driven.instance is not None:
+        driven.instance.fault = error
     raise error
 
 

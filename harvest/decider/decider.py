@@ -16,6 +16,7 @@ from harvest.backoff import Backoff
 from harvest.clock import MICRO, Clock
 from harvest.core.events import ActivityScheduled, TimerFired
 from harvest.core.instance import RunInfo
+from harvest.core.loop import driving_many
 from harvest.decider.effects import Effects, refuse, resolve
 from harvest.decider.inbox import Inbox
 from harvest.decider.lanes import Lane
@@ -94,7 +95,7 @@ class Decider(Service):
     # --- life -------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.timers.loop = self.notifier.loop = self._loop = asyncio.get_running_loop()
         for lane in self.lanes:
             await lane.open(self.holdings.worker_id)
         self.free = list(self.lanes)
@@ -137,7 +138,7 @@ class Decider(Service):
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Runs something on the side; its error is logged, and a scan makes up for it."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = (self._loop or asyncio.get_running_loop()).create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._side_done)
 
@@ -255,14 +256,15 @@ class Decider(Service):
             # What is ready is shared among the free lanes, so that one commits while the next is driven.
             share = -(-len(self.inbox) // len(self.free))
             size = min(self.options.batch, max(MIN_SHARE, share))
-            while len(drafts) < size and perf_counter() < until:
-                run = self.inbox.take()
-                if run is None:
-                    break
-                draft = self._take(run)
-                if draft is not None:
-                    run.busy = True
-                    drafts.append(draft)
+            with driving_many():
+                while len(drafts) < size and perf_counter() < until:
+                    run = self.inbox.take()
+                    if run is None:
+                        break
+                    draft = self._take(run)
+                    if draft is not None:
+                        run.busy = True
+                        drafts.append(draft)
             if drafts:
                 self.spawn(self._commit(self.free.pop(), drafts))
             if perf_counter() >= until:

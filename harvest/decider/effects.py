@@ -99,7 +99,7 @@ class Effects:
             decider.hands.kick(queue)
             decider.notifier.queue(queue)
             return
-        step = Step(run.execution_id, run.workflow_id, command.seq, command.name, queue, command.input, options)
+        step = Step(run.execution_id, run.workflow_id, run.partition, command.seq, command.name, queue, command.input, options)
         if options.mode == "local":
             decider.hands.start_local(step)
         else:

@@ -21,6 +21,7 @@ class Timers:
         self._heap: list[tuple[int, UUID, int]] = []
         self._handle: asyncio.TimerHandle | None = None
         self._handle_us = 0
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     def arm(self, due_us: int, execution_id: UUID, partition: int) -> None:
         heapq.heappush(self._heap, (due_us, execution_id, partition))
@@ -34,7 +35,7 @@ class Timers:
         if self._heap:
             self._handle_us = self._heap[0][0]
             delay = max(0.0, (self._handle_us - self.clock.now_us()) / MICRO)
-            self._handle = asyncio.get_running_loop().call_later(min(delay, 60.0), self.fire_due)
+            self._handle = (self.loop or asyncio.get_running_loop()).call_later(min(delay, 60.0), self.fire_due)
 
     def fire_due(self) -> None:
         """Fires what is due now; also called when a test's clock moved."""

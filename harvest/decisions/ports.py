@@ -15,6 +15,7 @@ class Step(NamedTuple):
 
     execution_id: UUID
     workflow_id: str
+    partition: int
     seq: int
     name: str
     queue: str

@@ -20,6 +20,7 @@ class Notifier:
         self._sets: dict[tuple[str, str], dict[str, Any]] = {}
         self._task: asyncio.Task[None] | None = None
         self.sent = 0
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     def decide(self, pool: str, execution_id: Any, partition: int) -> None:
         self._note(DECIDE, pool, str(execution_id), [str(execution_id), partition])
@@ -38,7 +39,7 @@ class Notifier:
     def _note(self, topic: str, group: str, key: str, value: Any) -> None:
         self._sets.setdefault((topic, group), {})[key] = value
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._send())
+            self._task = (self.loop or asyncio.get_running_loop()).create_task(self._send())
 
     async def _send(self) -> None:
         try:
