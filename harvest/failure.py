@@ -12,6 +12,7 @@ from harvest.errors import ActivityTimeout, ApplicationError, HarvestError
 
 _TRACEBACK_CAP = 8_000
 _MESSAGE_CAP = 64_000
+NOTHING = msgspec.Raw(b"null")
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -20,7 +21,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     message: str
     type: str = "Exception"
     non_retryable: bool = False
-    details: msgspec.Raw | None = None
+    details: msgspec.Raw = NOTHING
     stack: str | None = None
     cause: Failure | None = None
 
@@ -32,13 +33,13 @@ class RemoteError(HarvestError):
         super().__init__(failure.message)
         self.type = failure.type
         self.non_retryable = failure.non_retryable
-        self.details: list[Any] = [] if failure.details is None else msgspec.json.decode(bytes(failure.details))
+        self.details: list[Any] = msgspec.json.decode(bytes(failure.details)) or []
         self.stack = failure.stack
 
 
 def failure_of(exc: BaseException, *, depth: int = 4) -> Failure:
     """The stored form of an exception, with its causes down to `depth`."""
-    details: msgspec.Raw | None = None
+    details = NOTHING
     kind, non_retryable, message = type(exc).__name__, False, str(exc)
     if isinstance(exc, ApplicationError):
         kind, non_retryable = exc.type, exc.non_retryable

@@ -220,10 +220,16 @@ class Decider(Service):
         self.open_ids[run.workflow_id] = execution_id
         self._enqueue(run)
 
-    def ask(self, execution_id: UUID, partition: int, name: str, input: msgspec.Raw) -> asyncio.Future[msgspec.Raw]:
-        """A query; the future resolves with raw JSON."""
+    def ask(
+        self, execution_id: UUID, partition: int, name: str, input: msgspec.Raw, *, read_mail: bool = False
+    ) -> asyncio.Future[msgspec.Raw]:
+        """A query; the future resolves with raw JSON.
+
+        `read_mail` ingests first what is in the mailbox: a caller elsewhere may have sent it just before.
+        """
         answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
         run = self._entry(execution_id, partition)
+        run.mail = run.mail or read_mail
         run.questions.append(Question(name, input, answer))
         self._enqueue(run)
         return answer
@@ -285,8 +291,6 @@ class Decider(Service):
             if mode is None:
                 return None
             self.residents.take(run)
-            if run.questions:
-                self._answer(run)
             draft = decide(run, now, mode, self.hands.reserve)
         except Exception as exc:
             self._failed(run, exc)
@@ -469,7 +473,9 @@ class Decider(Service):
             self.effects.posted(committed)
 
     def _settle(self, run: Run) -> None:
-        """After a decision (or a wake for nothing): arm its timer, look for more, keep it in memory."""
+        """After a decision (or a wake for nothing): answer, arm its timer, look for more, keep it in memory."""
+        if run.questions and not run.mail and run.instance is not None:
+            self._answer(run)
         due = run.next_due_us()
         if due is not None and due != run.armed_us:
             run.armed_us = due

@@ -12,7 +12,7 @@ import msgspec
 
 import harvest.hub.database as hub
 from harvest.decisions.answers import Undelivered
-from harvest.errors import HarvestError, QueryFailed, QueryTimeout, UnknownHandlerError, WorkflowNotFound
+from harvest.errors import HarvestError, QueryFailed, QueryTimeout, WorkflowNotFound
 from harvest.hub import executions
 from harvest.ids import new_id, partition_of
 from harvest.operations.site import LocalOwner, Site
@@ -53,10 +53,12 @@ async def _find(site: Site, workflow_id: str, execution_id: UUID | None) -> Any:
     raise WorkflowNotFound(f"no run has the workflow id {workflow_id!r}")
 
 
-async def _ask(owner: LocalOwner, execution_id: UUID, workflow_id: str, name: str, input: msgspec.Raw) -> msgspec.Raw:
+async def _ask(
+    owner: LocalOwner, execution_id: UUID, workflow_id: str, name: str, input: msgspec.Raw, *, read_mail: bool = False
+) -> msgspec.Raw:
     try:
-        return await owner.ask(execution_id, partition_of(workflow_id), name, input)
-    except (UnknownHandlerError, QueryFailed, WorkflowNotFound, Undelivered):
+        return await owner.ask(execution_id, partition_of(workflow_id), name, input, read_mail=read_mail)
+    except (QueryFailed, WorkflowNotFound, Undelivered):
         raise
     except Exception as exc:
         raise QueryFailed(f"query {name!r} failed: {type(exc).__name__}: {exc}") from exc
@@ -128,7 +130,11 @@ class Answerer:
 
     async def _answer(self, key: str, execution_id: UUID, workflow_id: str, name: str, input: str) -> None:
         try:
-            raw = await _ask(self.owner, execution_id, workflow_id, name, msgspec.Raw(input.encode()))
+            question = msgspec.Raw(input.encode())
+            try:
+                raw = await _ask(self.owner, execution_id, workflow_id, name, question, read_mail=True)
+            except Undelivered:  # it closed meanwhile: closed runs answer from history
+                raw = await _ask(self.owner, execution_id, workflow_id, name, question)
             answer = dump(["result", bytes(raw).decode()])
         except HarvestError as exc:
             answer = dump(["failure", exc.message])

@@ -45,7 +45,9 @@ class LocalOwner(Protocol):
         self, execution_id: UUID, info: RunInfo, *, priority: int = 0, deadline_us: int | None = None, mail: bool = False
     ) -> None: ...
 
-    def ask(self, execution_id: UUID, partition: int, name: str, input: msgspec.Raw) -> asyncio.Future[msgspec.Raw]: ...
+    def ask(
+        self, execution_id: UUID, partition: int, name: str, input: msgspec.Raw, *, read_mail: bool = False
+    ) -> asyncio.Future[msgspec.Raw]: ...
 
 
 class Site:

@@ -21,9 +21,9 @@ from harvest.wakes.topics import REPLY
 
 
 class Reply(msgspec.Struct):
-    """A stored answer: exactly one field is set."""
+    """A stored answer: a result, unless one of the others is set."""
 
-    result: msgspec.Raw | None = None
+    result: msgspec.Raw = msgspec.Raw(b"null")
     failure: Failure | None = None
     rejected: Failure | None = None
 
@@ -93,4 +93,4 @@ def _unpack(raw: str) -> msgspec.Raw:
         raise Answer(reply.failure)
     if reply.rejected is not None:
         raise Answer(reply.rejected, rejected=True)
-    return reply.result if reply.result is not None else msgspec.Raw(b"null")
+    return reply.result
