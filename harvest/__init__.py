@@ -1,11 +1,11 @@
 """Harvest: durable workflows and stateful entities on the Postgres you already have.
 
-    import harvest
-    from harvest import activity, workflow
+import harvest
+from harvest import activity, workflow
 
-    async with harvest.connect("postgresql://…") as client:
-        handle = await client.start(checkout, order, id="order-7")
-        receipt = await handle.result()
+async with harvest.connect("postgresql://…") as client:
+    handle = await client.start(checkout, order, id="order-7")
+    receipt = await handle.result()
 """
 
 from harvest import activity, errors, workflow

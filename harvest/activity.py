@@ -138,13 +138,13 @@ class SyncActivity(Activity[P, T]):
 
 class _Decorator(Protocol):
     @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, T]]) -> Activity[P, T]: ...
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, T]]) -> Activity[P, T]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, fn: Callable[P, T]) -> SyncActivity[P, T]: ...
 
 
 @overload
-def defn(fn: Callable[P, Coroutine[Any, Any, T]], /) -> Activity[P, T]: ...
+def defn(fn: Callable[P, Coroutine[Any, Any, T]], /) -> Activity[P, T]: ...  # type: ignore[overload-overlap]
 @overload
 def defn(fn: Callable[P, T], /) -> SyncActivity[P, T]: ...
 @overload
@@ -204,7 +204,7 @@ def defn(
     )
 
     def decorate(target: Callable[..., Any]) -> Activity[Any, Any]:
-        label = name or getattr(target, "__name__", repr(target))
+        label: str = name or getattr(target, "__name__", None) or repr(target)
         definition = ActivityDefinition(target, label, options, transactional=transactional, localns=localns)
         return (Activity if definition.is_async else SyncActivity)(definition, options)
 

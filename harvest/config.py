@@ -12,12 +12,12 @@ from harvest.errors import ConfigError
 
 
 class HubSettings(BaseSettings):
-    """Where the hub is. `HARVEST_DATABASE_URL`, `HARVEST_SCHEMA`."""
+    """Where the hub is. `HARVEST_DATABASE_URL`, `HARVEST_DB_SCHEMA`."""
 
     model_config = SettingsConfigDict(env_prefix="HARVEST_", extra="ignore")
 
     database_url: str = ""
-    schema_name: str = Field("harvest", alias="HARVEST_SCHEMA")
+    db_schema: str = "harvest"
 
 
 class WorkerConfig(BaseSettings):
@@ -49,7 +49,9 @@ class WorkerConfig(BaseSettings):
             raise ConfigError(
                 field,
                 f"{first['msg']} (got {first.get('input')!r})",
-                hint=f"known settings: {', '.join(sorted(type(self).model_fields))}" if first["type"] == "extra_forbidden" else None,
+                hint=f"known settings: {', '.join(sorted(type(self).model_fields))}"
+                if first["type"] == "extra_forbidden"
+                else None,
             ) from None
 
 

@@ -69,7 +69,7 @@ class Worker(Service):
             definitions=self.registry.names(),
             lanes=config.commit_lanes,
             session=lambda: site.listener.session,
-            notifier=site.notifier,
+            wake_queue=site.notifier.queue,
             clock=clock,
             term=Term(seconds(config.lease_ttl)),
             owns_nothing=not self.registry.workflows,
@@ -154,8 +154,12 @@ class Worker(Service):
         tune_gc()
         log.info(
             "worker %s serves queue %r: %d workflows, %d activities, %d partitions",
-            self.keeper.worker_id, self.queue, len(self.registry.workflows), len(self.registry.activities), len(self.keeper.epochs),
-        )  # fmt: skip
+            self.keeper.worker_id,
+            self.queue,
+            len(self.registry.workflows),
+            len(self.registry.activities),
+            len(self.keeper.epochs),
+        )
 
     async def _enter(self, service: Service) -> None:
         await service.__aenter__()

@@ -107,7 +107,7 @@ class UpdateMethod(Generic[P, T]):
     """An update handler; `@name.validator` marks the method that may refuse it."""
 
     def __init__(self, fn: Callable[..., Any], name: str) -> None:
-        functools.update_wrapper(self, fn)
+        functools.update_wrapper(self, fn)  # type: ignore[arg-type]
         self.fn, self.validator_fn = fn, None
         setattr(self, MARK, ("update", name))
 
@@ -140,7 +140,7 @@ def defn(target: Any = None, /, *, name: str | None = None) -> Any:
     localns = dict(sys._getframe(1).f_locals)
 
     def decorate(what: Any) -> Any:
-        label = name or getattr(what, "__name__", repr(what))
+        label: str = name or getattr(what, "__name__", None) or repr(what)
         if inspect.isclass(what):
             runs = [m for m in vars(what).values() if getattr(m, MARK, ("",))[0] == "run"]
             if not runs:
@@ -323,7 +323,7 @@ async def receive(name: str, type: Any = Any) -> Any:
 
     A signal whose argument does not fit `type` is logged and skipped.
     """
-    converter = Converter(tuple[type], f"signal {name!r}")  # type: ignore[valid-type]
+    converter = Converter(tuple[type], f"signal {name!r}")
     while True:
         raw = await _instance("receive").receive(name)
         try:
@@ -350,9 +350,7 @@ async def as_completed(awaitables: Iterable[Awaitable[T]]) -> AsyncIterator[T]:
 # --- activities -----------------------------------------------------------------------------------
 
 
-def start_activity(
-    activity: Activity[Any, T] | str, *args: Any, result_type: Any = Any, **options: Any
-) -> asyncio.Future[T]:
+def start_activity(activity: Activity[Any, T] | str, *args: Any, result_type: Any = Any, **options: Any) -> asyncio.Future[T]:
     """Starts an activity and returns its future. By name for one that lives in another codebase.
 
     Options as in `activity.defn`: queue, mode, start_to_close, retry, ...
@@ -411,7 +409,15 @@ def start_child(
     A child whose id is taken fails with `ChildWorkflowError` of type WorkflowAlreadyStarted.
     """
     return _start_child(
-        workflow, args, {}, id=id, queue=queue, parent_close=parent_close, timeout=timeout, priority=priority, result_type=result_type
+        workflow,
+        args,
+        {},
+        id=id,
+        queue=queue,
+        parent_close=parent_close,
+        timeout=timeout,
+        priority=priority,
+        result_type=result_type,
     )
 
 

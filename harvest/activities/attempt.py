@@ -22,7 +22,19 @@ class Attempt:
     `on_beat` is called with each heartbeat, on the loop.
     """
 
-    __slots__ = ("_bound", "_loop", "beats", "cancelled", "details", "info", "on_beat", "options", "started", "task", "threaded")
+    __slots__ = (
+        "_bound",
+        "_loop",
+        "beats",
+        "cancelled",
+        "details",
+        "info",
+        "on_beat",
+        "options",
+        "started",
+        "task",
+        "threaded",
+    )
 
     def __init__(self, info: ActivityInfo, options: ActivityOptions, on_beat: Callable[[Attempt], None] | None = None) -> None:
         self.info, self.options, self.on_beat = info, options, on_beat
@@ -45,7 +57,12 @@ class Attempt:
     def _beat(self, encoded: str | None) -> None:
         self.details = encoded or self.details
         self.beats += 1
-        if self._bound is not None and self._loop is not None and self.options.heartbeat is not None and not self._bound.expired():
+        if (
+            self._bound is not None
+            and self._loop is not None
+            and self.options.heartbeat is not None
+            and not self._bound.expired()
+        ):
             self._bound.reschedule(self._deadline(self._loop.time()))
         if self.on_beat is not None:
             self.on_beat(self)

@@ -74,7 +74,14 @@ class LocalSteps:
             delay = next_try(options.retry, attempt, failure, left=None if end is None else end - loop.time())
             if delay is None:
                 return ev.ActivityFailed(step.seq, failure, attempt)
-            log.info("local activity %s of %s failed, try %d in %.1f s: %s", step.name, step.workflow_id, attempt + 1, delay, failure.message)
+            log.info(
+                "local activity %s of %s failed, try %d in %.1f s: %s",
+                step.name,
+                step.workflow_id,
+                attempt + 1,
+                delay,
+                failure.message,
+            )
             attempt += 1
             await asyncio.sleep(delay)
 

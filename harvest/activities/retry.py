@@ -7,7 +7,9 @@ from harvest.definitions.options import backoff_of
 from harvest.failure import Failure
 
 
-def next_try(spec: RetrySpec, attempt: int, failure: Failure, *, left: float | None = None, roll: float | None = None) -> float | None:
+def next_try(
+    spec: RetrySpec, attempt: int, failure: Failure, *, left: float | None = None, roll: float | None = None
+) -> float | None:
     """Seconds until the next try after `attempt` failed, or None when this was the last.
 
     `left` is what remains of schedule-to-close in seconds: a try that would begin after it is not made.

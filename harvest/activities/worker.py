@@ -120,7 +120,11 @@ class ActivityWorker(Service):
 
     async def _open(self) -> None:
         self.local.loop = self.loop = asyncio.get_running_loop()
-        self._leave = self.router.subscribe(QUEUE, lambda queues: [self.kick(q) for q in queues])
+        self._leave = self.router.subscribe(QUEUE, self._queues_woken)
+
+    def _queues_woken(self, queues: list[str]) -> None:
+        for queue in queues:
+            self.kick(queue)
 
     async def _run(self) -> None:
         loop, failures = asyncio.get_running_loop(), 0
@@ -278,7 +282,14 @@ class ActivityWorker(Service):
             left = None if held.close_us is None else (held.close_us - self.clock.now_us()) / MICRO
             delay = next_try(step.options.retry, attempt, failure, left=left)
             if delay is not None:
-                log.info("activity %s of %s failed, try %d in %.1f s: %s", step.name, step.workflow_id, attempt + 1, delay, failure.message)
+                log.info(
+                    "activity %s of %s failed, try %d in %.1f s: %s",
+                    step.name,
+                    step.workflow_id,
+                    attempt + 1,
+                    delay,
+                    failure.message,
+                )
                 again = Again(step.execution_id, step.seq, attempt, delay, encode_failure(failure))
                 if await self._retries.submit(again):
                     asyncio.get_running_loop().call_later(delay, self.kick, step.queue)
@@ -340,6 +351,3 @@ class ActivityWorker(Service):
 
 class _Superseded(Exception):
     """The task's row is not ours any more; the activity's transaction must not commit."""
-
-
-

@@ -31,7 +31,9 @@ def handler_call(
     if not isinstance(target, str):
         mark = getattr(target, MARK, None)
         if mark is None or mark[0] != kind:
-            raise DefinitionError(f"{target!r} is not a {kind}", hint=f"decorate the method with @workflow.{kind}, or pass its name")
+            raise DefinitionError(
+                f"{target!r} is not a {kind}", hint=f"decorate the method with @workflow.{kind}, or pass its name"
+            )
         name = mark[1]
         fn = getattr(target, "fn", target)
         handler = None if definition is None else definition.handlers[kind].get(name)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
 from harvest.client.calls import handler_call, workflow_call
@@ -36,11 +36,32 @@ def connect(dsn: str | None = None, *, schema: str | None = None, pool_size: int
     settings = HubSettings()
     db = Database(
         dsn or settings.database_url,
-        schema=schema or settings.schema_name,
+        schema=schema or settings.db_schema,
         size=pool_size,
         patience=seconds("patience", patience) or 10.0,
     )
     return Client(db)
+
+
+class StartOptions(TypedDict, total=False):
+    """How to start a run.
+
+    `conflict` says what happens when the id has an open run: fail (the default), use_existing or
+    terminate_existing; `reuse` when it only has closed ones: allow_duplicate (the default), allow_failed or
+    reject_duplicate. Lower `priority` goes first. `timeout` ends the run as TIMED_OUT, `delay` puts off its
+    first decision (timedeltas or seconds). With `connection` (asyncpg, in a transaction) the run exists if and
+    when that transaction commits.
+    """
+
+    queue: str
+    conflict: str
+    reuse: str
+    priority: int
+    timeout: Span
+    delay: Span
+    memo: Any
+    search_attributes: dict[str, Any]
+    connection: Any
 
 
 class Client:
@@ -68,37 +89,21 @@ class Client:
     # --- starting
 
     @overload
-    async def start(self, workflow: WorkflowFunction[..., T], *args: Any, id: str, **options: Any) -> WorkflowHandle[T]: ...
-    @overload
-    async def start(self, workflow: type | str | Callable[..., Any], *args: Any, id: str, **options: Any) -> WorkflowHandle[Any]: ...
-
     async def start(
-        self,
-        workflow: Any,
-        *args: Any,
-        id: str,
-        queue: str = "default",
-        conflict: str = "fail",
-        reuse: str = "allow_duplicate",
-        priority: int = 0,
-        timeout: Span = None,
-        delay: Span = None,
-        memo: Any = None,
-        search_attributes: dict[str, Any] | None = None,
-        connection: Any = None,
-    ) -> WorkflowHandle[Any]:
-        """Starts a run and returns its handle once it is durable.
+        self, workflow: WorkflowFunction[..., T], *args: Any, id: str, **options: Unpack[StartOptions]
+    ) -> WorkflowHandle[T]: ...
+    @overload
+    async def start(
+        self, workflow: type | str, *args: Any, id: str, **options: Unpack[StartOptions]
+    ) -> WorkflowHandle[Any]: ...
 
-        `conflict` says what happens when the id has an open run: fail, use_existing or terminate_existing;
-        `reuse` when it only has closed ones: allow_duplicate, allow_failed or reject_duplicate. Lower
-        `priority` goes first. `timeout` ends the run as TIMED_OUT, `delay` puts off its first decision. With
-        `connection` (asyncpg, in a transaction) the run exists if and when that transaction commits.
+    async def start(self, workflow: Any, *args: Any, id: str, **options: Unpack[StartOptions]) -> WorkflowHandle[Any]:
+        """Starts a run and returns its handle once it is durable; the options are in `StartOptions`.
 
         Raises `WorkflowAlreadyStarted`, `UnknownWorkflowError`, `PayloadError`, `PayloadTooLarge`.
         """
-        run, definition = await self._new_run(
-            workflow, args, id, queue, conflict, reuse, priority, timeout, delay, memo, search_attributes
-        )
+        connection, conflict = options.pop("connection", None), options.get("conflict", "fail")
+        run, definition = await self._new_run(workflow, args, id, options)
         if connection is not None:
             if conflict == "terminate_existing":
                 raise ConfigError("conflict", "terminate_existing cannot be part of your transaction")
@@ -110,19 +115,18 @@ class Client:
         return WorkflowHandle(self.site, id, started.execution_id, definition, fresh=fresh)
 
     async def _new_run(
-        self, workflow: Any, args: tuple[Any, ...], id: str, queue: str, conflict: str, reuse: str, priority: int,
-        timeout: Span, delay: Span, memo: Any, search_attributes: dict[str, Any] | None,
-    ) -> tuple[executions.NewRun, WorkflowDefinition | None]:  # fmt: skip
+        self, workflow: Any, args: tuple[Any, ...], id: str, options: StartOptions
+    ) -> tuple[executions.NewRun, WorkflowDefinition | None]:
+        unknown = sorted(set(options) - set(StartOptions.__annotations__))
+        if unknown:
+            known = ", ".join(sorted(StartOptions.__annotations__))
+            raise ConfigError(unknown[0], "not an option of a start", hint=f"known options: {known}")
         type_, raw, definition = workflow_call(workflow, args)
-        starting.check_start(id, queue, conflict, reuse)
-        if isinstance(priority, bool) or not isinstance(priority, int) or not -1000 <= priority <= 1000:
-            raise PayloadError("priority", f"must be a whole number from -1000 to 1000, got {priority!r}")
-        try:
-            texts = [None if value is None else as_json(value) for value in (memo, search_attributes)]
-        except TypeError as exc:
-            raise PayloadError("memo or search_attributes", f"cannot be written as JSON: {exc}") from None
-        if search_attributes is not None and not isinstance(search_attributes, dict):
-            raise PayloadError("search_attributes", f"must be a dict, got {search_attributes!r}")
+        queue, reuse = options.get("queue", "default"), options.get("reuse", "allow_duplicate")
+        starting.check_start(id, queue, options.get("conflict", "fail"), reuse, options.get("priority", 0))
+        memo, attributes = options.get("memo"), options.get("search_attributes")
+        if attributes is not None and not isinstance(attributes, dict):
+            raise PayloadError("search_attributes", f"must be a dict, got {attributes!r}")
         await self.site.check_type(queue, type_)
         run = starting.new_run(
             id,
@@ -130,37 +134,31 @@ class Client:
             queue,
             raw,
             reuse=reuse,
-            priority=priority,
-            timeout=seconds("timeout", timeout),
-            delay=seconds("delay", delay) or 0.0,
-            memo=texts[0],
-            attributes=texts[1],
+            priority=options.get("priority", 0),
+            timeout=seconds("timeout", options.get("timeout")),
+            delay=seconds("delay", options.get("delay")) or 0.0,
+            memo=None if memo is None else as_json("memo", memo),
+            attributes=None if attributes is None else as_json("search_attributes", attributes),
         )
         return run, definition
 
-    async def execute(self, workflow: Any, *args: Any, id: str, **options: Any) -> Any:
+    async def execute(self, workflow: Any, *args: Any, id: str, **options: Unpack[StartOptions]) -> Any:
         """`start`, then `result`."""
         handle: WorkflowHandle[Any] = await self.start(workflow, *args, id=id, **options)
         return await handle.result()
 
     async def signal_with_start(
-        self, workflow: Any, *args: Any, id: str, signal: Any, signal_args: tuple[Any, ...] = (), queue: str = "default", **options: Any
+        self,
+        workflow: Any,
+        *args: Any,
+        id: str,
+        signal: Any,
+        signal_args: tuple[Any, ...] = (),
+        **options: Unpack[StartOptions],
     ) -> WorkflowHandle[Any]:
         """Signals the open run of this id, or starts one with the signal; one transaction either way."""
         options.setdefault("conflict", "use_existing")
-        run, definition = await self._new_run(
-            workflow,
-            args,
-            id,
-            queue,
-            options["conflict"],
-            options.get("reuse", "allow_duplicate"),
-            options.get("priority", 0),
-            options.get("timeout"),
-            options.get("delay"),
-            options.get("memo"),
-            options.get("search_attributes"),
-        )
+        run, definition = await self._new_run(workflow, args, id, options)
         name, raw, _ = handler_call("signal", signal, signal_args, definition)
         started = await starting.start(self.site, run, options["conflict"], signal=(name, raw))
         return WorkflowHandle(self.site, id, started.execution_id, definition)
@@ -173,15 +171,15 @@ class Client:
         update: Any,
         update_args: tuple[Any, ...] = (),
         update_id: str | None = None,
-        timeout: Span = 60.0,
-        **options: Any,
+        update_timeout: Span = 60.0,
+        **options: Unpack[StartOptions],
     ) -> Any:
         """Starts the run if none is open, then updates it and returns the update's result."""
         options.setdefault("conflict", "use_existing")
         _, _, definition = workflow_call(workflow, args)
         handler_call("update", update, update_args, definition)  # bad input is refused before the start
         handle = await self.start(workflow, *args, id=id, **options)
-        return await handle.update(update, *update_args, update_id=update_id, timeout=timeout)
+        return await handle.update(update, *update_args, update_id=update_id, timeout=update_timeout)
 
     # --- finding
 
@@ -218,7 +216,7 @@ class Client:
                 type=type,
                 queue=queue,
                 prefix=prefix,
-                attributes=None if search_attributes is None else as_json(search_attributes),
+                attributes=None if search_attributes is None else as_json("search_attributes", search_attributes),
                 after=after,
                 before=before,
                 cursor=cursor,
@@ -234,7 +232,7 @@ class Client:
         """How many runs there are by state."""
         return await executions.counts(self.db, type)
 
-    async def workers(self) -> list[dict[str, Any]]:
+    async def workers(self) -> Sequence[dict[str, Any]]:
         """Workers that are alive now."""
         rows = await workers.live(self.db)
         return [{**dict(row), "definitions": json.loads(row["definitions"])} for row in rows]

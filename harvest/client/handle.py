@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -96,9 +96,21 @@ class WorkflowHandle(Generic[T]):
     """Addresses the open (else the latest) run of a workflow id. `execution_id` is the run it was made for."""
 
     def __init__(
-        self, site: Site, workflow_id: str, execution_id: UUID | None, definition: WorkflowDefinition | None, *, fresh: bool = False
+        self,
+        site: Site,
+        workflow_id: str,
+        execution_id: UUID | None,
+        definition: WorkflowDefinition | None,
+        *,
+        fresh: bool = False,
     ) -> None:
-        self._site, self.id, self.execution_id, self._definition, self._fresh = site, workflow_id, execution_id, definition, fresh
+        self._site, self.id, self.execution_id, self._definition, self._fresh = (
+            site,
+            workflow_id,
+            execution_id,
+            definition,
+            fresh,
+        )
 
     def __repr__(self) -> str:
         return f"<WorkflowHandle {self.id}>"

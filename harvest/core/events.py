@@ -292,9 +292,9 @@ def decode_events(raw: str | bytes) -> tuple[list[Arrival], list[Command]]:
     commands: list[Command] = []
     for event in _list_decoder.decode(raw):
         if isinstance(event, ARRIVALS):
-            arrivals.append(event)
+            arrivals.append(event)  # type: ignore[arg-type]
         else:
-            commands.append(event)
+            commands.append(event)  # type: ignore[arg-type]
     return arrivals, commands
 
 

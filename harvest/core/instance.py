@@ -130,7 +130,7 @@ class Instance:
     ) -> None:
         self.info, self.program = info, program
         self.check_activity = check_activity
-        self.loop = WorkflowLoop(self, info.seed)
+        self.loop = WorkflowLoop(self, info.seed)  # type: ignore[abstract]
         self.now_us = 0
         self._random: random.Random | None = None
         self.target: Any = None
@@ -166,9 +166,7 @@ class Instance:
 
     # --- driving --------------------------------------------------------------------------------
 
-    def activate(
-        self, now_us: int, arrivals: list[ev.Arrival], recorded: list[ev.Command] | None = None
-    ) -> Outcome:
+    def activate(self, now_us: int, arrivals: list[ev.Arrival], recorded: list[ev.Command] | None = None) -> Outcome:
         """Runs one decision. With `recorded` it replays: commands must equal what history has.
 
         Raises `NonDeterminismError` on a mismatch and `WorkflowMisuse` (or what user code let escape
@@ -231,10 +229,8 @@ class Instance:
         except ContinueAsNew as again:
             command = ev.RunContinued(again.name, again.input)
         except asyncio.CancelledError as exc:
-            if self.cancel_reason is None:
-                command = ev.RunFailed(failure_of(exc))
-            else:
-                command = ev.RunCancelled(self.cancel_reason)
+            reason = self.cancel_reason
+            command = ev.RunFailed(failure_of(exc)) if reason is None else ev.RunCancelled(reason)
         except Exception as exc:
             if isinstance(exc, RuntimeError) and "attached to a different loop" in str(exc):
                 self.fault = WorkflowMisuse(
@@ -280,13 +276,9 @@ class Instance:
                 return
             loop.run_ready()
 
-    def _check_replay(
-        self, issued: list[ev.Command], recorded: list[ev.Command], arrivals: int
-    ) -> list[ev.Command]:
+    def _check_replay(self, issued: list[ev.Command], recorded: list[ev.Command], arrivals: int) -> list[ev.Command]:
         asked = {c.patch_id for c in issued if isinstance(c, ev.VersionMarked)}
-        kept = [
-            c for c in recorded if not (isinstance(c, ev.VersionMarked) and c.deprecated and c.patch_id not in asked)
-        ]
+        kept = [c for c in recorded if not (isinstance(c, ev.VersionMarked) and c.deprecated and c.patch_id not in asked)]
         first = self.events + arrivals + 1
         for index, (old, new) in enumerate(zip(kept, issued, strict=False)):
             if old is not new and not ev.same_command(old, new):
@@ -551,9 +543,7 @@ class Instance:
             self.check_writable("decide a patch")
             marker: ev.Command | None = None
             if self.replaying:
-                marker = next(
-                    (c for c in self._recorded if isinstance(c, ev.VersionMarked) and c.patch_id == patch_id), None
-                )
+                marker = next((c for c in self._recorded if isinstance(c, ev.VersionMarked) and c.patch_id == patch_id), None)
             else:
                 marker = ev.VersionMarked(patch_id, deprecated)
             if marker is not None:

@@ -10,6 +10,7 @@ import ast
 import inspect
 import textwrap
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from harvest.errors import DefinitionError
@@ -61,9 +62,7 @@ def lint_workflow(target: Any, label: str) -> None:
         first = inspect.getsourcelines(target)[1]
     except (OSError, TypeError, SyntaxError):
         return
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
+    for node in _calls(tree):
         name = dotted(node.func)
         if name in REFUSED:
             raise DefinitionError(f"workflow {label!r} calls {name} (line {first + node.lineno - 1})", hint=REFUSED[name])
@@ -74,3 +73,13 @@ def lint_workflow(target: Any, label: str) -> None:
                 file,
                 first + node.lineno - 1,
             )
+
+
+def _calls(node: ast.AST) -> Iterator[ast.Call]:
+    """All calls, but not what a side effect does: it is recorded."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Call):
+            if dotted(child.func).endswith("side_effect"):
+                continue
+            yield child
+        yield from _calls(child)

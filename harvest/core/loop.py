@@ -143,20 +143,20 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     # --- scheduling
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         ready = Ready(callback, args, context)
         self.ready.append(ready)
         return ready
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> Any:
         return self._timer(round(delay * MICRO), callback, args, context)
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None) -> Any:
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         return self._timer(round(when * MICRO) + self.epoch_us - self.instance.now_us, callback, args, context)
 
-    def _timer(
-        self, delay_us: int, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
-    ) -> Ready | DurableTimer:
+    def _timer(self, delay_us: int, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> Any:
         if delay_us <= 0:
             return self.call_soon(callback, *args, context=context)
         return self.instance.start_timer(delay_us, callback, args, context or copy_context())
@@ -222,10 +222,10 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     async def shutdown_asyncgens(self) -> None: ...
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:  # type: ignore[override]
         refuse("threads and executors", "put the call into an activity")
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> NoReturn:
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> NoReturn:  # type: ignore[override]
         refuse("call_soon_threadsafe", "send the workflow a signal instead")
 
 
@@ -244,10 +244,37 @@ def _refuser(name: str) -> Callable[..., NoReturn]:
     return method
 
 
-for _name in (
-    "getaddrinfo getnameinfo create_connection create_server create_unix_connection create_unix_server sendfile start_tls "
-    "create_datagram_endpoint connect_read_pipe connect_write_pipe subprocess_shell subprocess_exec add_reader remove_reader "
-    "add_writer remove_writer sock_recv sock_recv_into sock_recvfrom sock_recvfrom_into sock_sendall sock_sendto sock_connect "
-    "sock_accept sock_sendfile add_signal_handler remove_signal_handler run_forever run_until_complete set_default_executor"
-).split():
+for _name in [
+    "getaddrinfo",
+    "getnameinfo",
+    "create_connection",
+    "create_server",
+    "create_unix_connection",
+    "create_unix_server",
+    "sendfile",
+    "start_tls",
+    "create_datagram_endpoint",
+    "connect_read_pipe",
+    "connect_write_pipe",
+    "subprocess_shell",
+    "subprocess_exec",
+    "add_reader",
+    "remove_reader",
+    "add_writer",
+    "remove_writer",
+    "sock_recv",
+    "sock_recv_into",
+    "sock_recvfrom",
+    "sock_recvfrom_into",
+    "sock_sendall",
+    "sock_sendto",
+    "sock_connect",
+    "sock_accept",
+    "sock_sendfile",
+    "add_signal_handler",
+    "remove_signal_handler",
+    "run_forever",
+    "run_until_complete",
+    "set_default_executor",
+]:
     setattr(WorkflowLoop, _name, _refuser(_name))

@@ -20,11 +20,11 @@ from harvest.core.loop import driving_many
 from harvest.decider.effects import Effects, refuse, resolve
 from harvest.decider.inbox import Inbox
 from harvest.decider.lanes import Lane
-from harvest.decisions.ports import Hands, Holdings
 from harvest.decider.timers import Timers
 from harvest.decisions.answers import Undelivered
 from harvest.decisions.decide import ENDING, Draft, decide
 from harvest.decisions.load import Loaded, describe_run, load, rebuild
+from harvest.decisions.ports import Hands, Holdings
 from harvest.decisions.residents import Residents
 from harvest.decisions.rows import Writer, reply_failure, unfinished
 from harvest.decisions.run import Delivery, Parent, Question, Run
@@ -215,7 +215,13 @@ class Decider(Service):
         if partition not in self.holdings.epochs or execution_id in self.runs:
             return
         run = self._entry(execution_id, partition)
-        run.info, run.workflow_id, run.priority, run.deadline_us, run.parent = info, info.workflow_id, priority, deadline_us, parent
+        run.info, run.workflow_id, run.priority, run.deadline_us, run.parent = (
+            info,
+            info.workflow_id,
+            priority,
+            deadline_us,
+            parent,
+        )
         run.known, run.mail = True, mail
         self.open_ids[run.workflow_id] = execution_id
         self._enqueue(run)

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from harvest.core import events as ev
 from harvest.core.instance import RunInfo
-from harvest.decisions.ports import Step
 from harvest.decisions.answers import Answer, Undelivered
 from harvest.decisions.decide import ENDING, Draft, outcome_of
+from harvest.decisions.ports import Step
 from harvest.decisions.rows import child_arrival, child_message_id, external_key, unfinished
 from harvest.decisions.run import Delivery, Parent, Run
 from harvest.failure import Failure, failure_of

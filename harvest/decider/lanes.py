@@ -61,7 +61,10 @@ class Lane:
         return batch
 
     async def commit(
-        self, drafts: list[Draft], landed: Callable[[list[Draft], Committed], None], poisoned: Callable[[Draft, Exception], None]
+        self,
+        drafts: list[Draft],
+        landed: Callable[[list[Draft], Committed], None],
+        poisoned: Callable[[Draft, Exception], None],
     ) -> None:
         """Commits all drafts that can be committed, calling `landed` or `poisoned` for each.
 

@@ -80,7 +80,10 @@ class Scanner(Service):
         rows = await workflow_tasks.scan(decider.db, decider.pool, ahead=1.5 * self.interval, size=SCAN_SIZE)
         for row in rows:
             decider.due(row["execution_id"], row["partition"], row["due_us"])
-        mail = [*await messages.unread_runs(decider.db, decider.pool), *await activity_tasks.done_runs(decider.db, decider.pool)]
+        mail = [
+            *await messages.unread_runs(decider.db, decider.pool),
+            *await activity_tasks.done_runs(decider.db, decider.pool),
+        ]
         for row in mail:
             run = decider.runs.get(row["execution_id"])
             if run is None or not (run.busy or run.queued or run.loading):

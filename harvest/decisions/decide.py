@@ -103,7 +103,9 @@ Reserve = Callable[[str, str | None], bool]
 def decide(run: Run, now_us: int, mode: str, reserve: Reserve) -> Draft | None:
     """One decision, or None when there is nothing to decide and nothing to write.
 
-    `reserve(name, queue)` takes a slot of this process for an eager activity, if one is free. Raises what the code of the run let escape; the instance is unusable then, and the deliveries are back
+    `reserve(name, queue)` takes a slot of this process for an eager activity, if one is free.
+
+    Raises what the code of the run let escape; the instance is unusable then, and the deliveries are back
     in the run's queue.
     """
     deliveries = gather(run, now_us)

@@ -127,14 +127,14 @@ def rebuild(run: Run, decisions: list[StoredDecision], registry: Registry, check
     run.hot, run.tasks = set(), {}
     left = Unfinished()
     for seq in sorted(instance.pending):
-        command = work.get(seq)
-        if isinstance(command, ev.ActivityScheduled):
-            if command.options.mode == "local":
+        asked = work.get(seq)
+        if isinstance(asked, ev.ActivityScheduled):
+            if asked.options.mode == "local":
                 run.hot.add(seq)
-                left.local.append(command)
+                left.local.append(asked)
             else:
                 run.tasks[seq] = "pending"
-        elif command is not None:
+        elif asked is not None:
             run.hot.add(seq)
-            left.external.append(command)
+            left.external.append(asked)
     return left

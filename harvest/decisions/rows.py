@@ -174,7 +174,9 @@ class Writer:
             if seq in fresh or child.parent_close == "abandon":
                 continue
             reason = f"parent {draft.run.workflow_id} closed"
-            ending: ev.Event = ev.TerminateRequested(reason) if child.parent_close == "terminate" else ev.CancelRequested(reason)
+            ending: ev.Event = (
+                ev.TerminateRequested(reason) if child.parent_close == "terminate" else ev.CancelRequested(reason)
+            )
             batch.add("posts", (new_id(), child.workflow_id, child.parent_close, None, None, ev.encode_event(ending)))
 
     def _continue(self, draft: Draft, command: ev.RunContinued, batch: Batch) -> None:
@@ -219,7 +221,9 @@ def child_message_id(draft: Draft) -> Any:
 def child_arrival(seq: int, command: ev.Command) -> ev.ChildCompleted | ev.ChildFailed:
     if isinstance(command, ev.RunCompleted):
         return ev.ChildCompleted(seq, command.result)
-    return ev.ChildFailed(seq, failure_of_closing(command))
+    failure = failure_of_closing(command)
+    assert failure is not None, "a run that neither completed nor continued has a failure"
+    return ev.ChildFailed(seq, failure)
 
 
 def unfinished(state: str) -> Failure:

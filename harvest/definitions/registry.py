@@ -28,19 +28,20 @@ class Registry:
         self.activities: dict[str, ActivityDefinition] = {}
         for item in definitions:
             if isinstance(item, types.ModuleType):
-                found = [d for d in map(definition_of, vars(item).values()) if d is not None]
+                found = [d for d in map(definition_of, list(vars(item).values())) if d is not None]
                 if not found:
                     raise DefinitionError(
                         f"module {item.__name__!r} defines no workflow and no activity",
                         hint="decorate functions with @workflow.defn or @activity.defn",
                     )
-                for definition in found:
-                    self._add(definition)
+                for each in found:
+                    self._add(each)
             else:
                 definition = definition_of(item)
                 if definition is None:
                     raise DefinitionError(
-                        f"{item!r} is neither a workflow nor an activity", hint="decorate it with @workflow.defn or @activity.defn"
+                        f"{item!r} is neither a workflow nor an activity",
+                        hint="decorate it with @workflow.defn or @activity.defn",
                     )
                 self._add(definition)
 

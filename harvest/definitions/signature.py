@@ -23,7 +23,13 @@ class Signature:
     """
 
     def __init__(
-        self, fn: Callable[..., Any], label: str, *, skip: int = 0, localns: dict[str, Any] | None = None, input_cap: int = INPUT_CAP
+        self,
+        fn: Callable[..., Any],
+        label: str,
+        *,
+        skip: int = 0,
+        localns: dict[str, Any] | None = None,
+        input_cap: int = INPUT_CAP,
     ) -> None:
         self.fn, self.label, self.input_cap = fn, label, input_cap
         self._localns = localns or {}
@@ -53,7 +59,8 @@ class Signature:
         if converter is None:
             hints = self.hints()
             types = tuple(hints.get(name, Any) for name in self.names[:count])
-            converter = self._converters[count] = Converter(tuple[types] if types else tuple[()], self.label)
+            shape: Any = tuple.__class_getitem__(types)
+            converter = self._converters[count] = Converter(shape, self.label)
         return converter
 
     def prepare(self) -> None:
@@ -73,7 +80,9 @@ class Signature:
             args = self._bind(args, kwargs)
         count = len(args)
         if not self.required <= count <= len(self.names):
-            raise PayloadError(self.label, f"takes {self._arity()} argument(s) ({', '.join(self.names) or 'none'}), got {count}")
+            raise PayloadError(
+                self.label, f"takes {self._arity()} argument(s) ({', '.join(self.names) or 'none'}), got {count}"
+            )
         if count == 0:
             return _EMPTY
         try:

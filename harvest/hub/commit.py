@@ -17,24 +17,29 @@ from harvest.errors import Fenced
 from harvest.hub.database import Session
 from harvest.hub.queries import Query, blocks
 
+
+def columns(names: str) -> tuple[str, ...]:
+    return tuple(names.split())
+
+
 # Section, its columns as the parameters are named. The order is the order in the statement.
 SECTIONS: dict[str, tuple[str, ...]] = {
     "decisions": ("d_execution_ids", "d_decisions", "d_first_event_ids", "d_at_us", "d_modes", "d_events"),
     "tasks": ("t_execution_ids", "t_states", "t_due_us", "t_partitions"),
     "closes": ("c_execution_ids", "c_states", "c_results", "c_failures", "c_successors"),
     "close_activities": ("ca_execution_ids",),
-    "activities": (
+    "activities": columns(
         "a_execution_ids a_seqs a_partitions a_workflow_ids a_names a_queues a_states a_priorities a_expires"
         " a_schedule_to_close a_start_to_close a_heartbeats a_inputs a_options"
-    ).split(),  # type: ignore[dict-item]
+    ),
     "activity_ends": ("e_execution_ids", "e_seqs"),
     "reads": ("r_message_ids",),
     "marks": ("k_message_ids",),
     "replies": ("p_execution_ids", "p_keys", "p_replies"),
-    "starts": (
+    "starts": columns(
         "s_execution_ids s_workflow_ids s_types s_pools s_seeds s_inputs s_priorities s_timeouts s_parent_execution_ids"
         " s_parent_workflow_ids s_parent_pools s_parent_seqs s_continued_from"
-    ).split(),  # type: ignore[dict-item]
+    ),
     "sends": ("m_message_ids", "m_execution_ids", "m_pools", "m_partitions", "m_kinds", "m_names", "m_events"),
     "posts": ("x_message_ids", "x_workflow_ids", "x_kinds", "x_names", "x_keys", "x_events"),
     "attributes": ("u_execution_ids", "u_attributes"),

@@ -36,7 +36,9 @@ def check_dsn(dsn: str) -> str:
     """The URL, or `ConfigError` saying what it should look like."""
     if not dsn:
         raise ConfigError(
-            "database_url", "no database given", hint="pass postgresql://user@host/db, or set HARVEST_DATABASE_URL, or use `harvest dev`"
+            "database_url",
+            "no database given",
+            hint="pass postgresql://user@host/db, or set HARVEST_DATABASE_URL, or use `harvest dev`",
         )
     try:
         parts = urlsplit(dsn)
@@ -77,8 +79,11 @@ class Session:
         """`callback(channel, payload)` for every notification."""
         await self.connection.add_listener(channel, lambda _c, _pid, name, payload: callback(str(name), str(payload)))
 
-    def on_close(self, callback: Callable[[], None]) -> None:
-        self.connection.add_termination_listener(lambda _c: callback())
+    def on_close(self, callback: Callable[[], object]) -> None:
+        def ended(_connection: Any) -> None:
+            callback()
+
+        self.connection.add_termination_listener(ended)
 
     @property
     def closed(self) -> bool:
@@ -87,7 +92,7 @@ class Session:
     async def close(self) -> None:
         try:
             await self.connection.close(timeout=2)
-        except (OSError, asyncio.TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             self.connection.terminate()
 
 
@@ -107,7 +112,7 @@ class Database:
             self._pool = await asyncpg.create_pool(
                 self.dsn, min_size=1, max_size=self.size, server_settings=self._settings(), timeout=self.patience
             )
-        except (OSError, asyncio.TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as exc:
+        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as exc:
             raise explained(exc, self.dsn) from exc
 
     async def close(self) -> None:
@@ -116,7 +121,7 @@ class Database:
         for pool in pools:
             try:
                 await asyncio.wait_for(pool.close(), 5)
-            except (OSError, asyncio.TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 pool.terminate()
 
     def _settings(self, **more: str) -> dict[str, str]:
@@ -128,7 +133,7 @@ class Database:
             connection = await asyncpg.connect(
                 self.dsn, server_settings=self._settings(**settings), timeout=self.patience, statement_cache_size=1024
             )
-        except (OSError, asyncio.TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
             raise explained(exc, self.dsn) from exc
         return Session(connection)
 
@@ -152,7 +157,7 @@ class Database:
                 raise HubUnreachable(f"the connection to {redacted(self.dsn)} is closed", hint="open it with `async with`")
             try:
                 return cast(Sequence[Row], await run(self._pool))
-            except (OSError, asyncio.TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+            except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
                 tries += 1
                 if not trouble_of(exc).passes or loop.time() > deadline:
                     raise explained(exc, self.dsn) from exc
@@ -165,7 +170,6 @@ class Database:
             raise HubUnreachable("the connection is closed", hint="open it with `async with`")
         async with self._pool.acquire() as connection, connection.transaction():
             yield Session(cast("asyncpg.Connection[Any]", connection))
-
 
     @asynccontextmanager
     async def user_transaction(self) -> AsyncIterator[Any]:

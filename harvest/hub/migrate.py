@@ -69,7 +69,8 @@ async def check_version(db: Database) -> None:
         raise explained(exc, db.dsn) from exc
     if have < newest():
         raise HubNotMigrated(
-            f"the hub at {redacted(db.dsn)} is at schema version {have}, this code needs {newest()}", hint="run `harvest migrate`"
+            f"the hub at {redacted(db.dsn)} is at schema version {have}, this code needs {newest()}",
+            hint="run `harvest migrate`",
         )
     if have > newest():
         raise HubNewer(

@@ -12,13 +12,13 @@ from uuid import UUID
 import msgspec
 
 from harvest.core.events import Arrival, CancelRequested, SignalReceived, TerminateRequested, encode_event
+from harvest.decisions.answers import Undelivered
 from harvest.decisions.run import Delivery
 from harvest.errors import NoAnswer, WorkflowNotFound
 from harvest.hub.messages import Mail
 from harvest.ids import new_id, partition_of
 from harvest.operations.follow import closed_within
 from harvest.operations.site import Site
-from harvest.decisions.answers import Undelivered
 
 
 async def deliver(site: Site, workflow_id: str, kind: str, name: str | None, arrival: Arrival, key: str | None = None) -> UUID:
@@ -49,7 +49,9 @@ async def post(site: Site, workflow_id: str, kind: str, name: str | None, arriva
     """Through the mailbox."""
     row = await site.mail.submit(Mail(new_id(), workflow_id, kind, name, key, encode_event(arrival)))
     if row is None:
-        raise WorkflowNotFound(f"no open run has the workflow id {workflow_id!r}", hint="is it closed already? see `harvest run show`")
+        raise WorkflowNotFound(
+            f"no open run has the workflow id {workflow_id!r}", hint="is it closed already? see `harvest run show`"
+        )
     site.wake(row["pool"], row["execution_id"], row["partition"], workflow_id)
     found: UUID = row["execution_id"]
     return found

@@ -24,7 +24,9 @@ PIECE = 3_500
 ASK_AGAIN = 1.0
 
 
-async def query(site: Site, workflow_id: str, execution_id: UUID | None, name: str, input: msgspec.Raw, patience: float) -> msgspec.Raw:
+async def query(
+    site: Site, workflow_id: str, execution_id: UUID | None, name: str, input: msgspec.Raw, patience: float
+) -> msgspec.Raw:
     """The handler's result as JSON. Raises `QueryFailed`, `QueryTimeout` or `WorkflowNotFound`."""
     owner = site.owner_of(workflow_id)
     if owner is not None:

@@ -13,7 +13,7 @@ import msgspec
 from harvest.coalesce import Coalescer
 from harvest.core.instance import RunInfo
 from harvest.decisions.run import Delivery
-from harvest.errors import UnknownWorkflowError
+from harvest.errors import PayloadError, UnknownWorkflowError
 from harvest.hub import executions, messages, workers
 from harvest.hub.database import Database, Row
 from harvest.hub.executions import NewRun
@@ -132,5 +132,9 @@ class Site:
         return [found.get(message_id) for message_id in message_ids]
 
 
-def as_json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+def as_json(where: str, value: Any) -> str:
+    """JSON of a plain value; `PayloadError` names where it does not go."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError) as exc:
+        raise PayloadError(where, f"cannot be written as JSON: {exc}") from None

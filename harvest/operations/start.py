@@ -30,14 +30,18 @@ class Started(NamedTuple):
     created: bool
 
 
-def check_start(workflow_id: str, queue: str, conflict: str, reuse: str) -> None:
+def check_start(workflow_id: str, queue: str, conflict: str, reuse: str, priority: int) -> None:
     """Raises for arguments that cannot be, before anything is stored."""
     if not isinstance(workflow_id, str) or not workflow_id:
         raise PayloadError("id", f"a workflow id is a non-empty text, got {workflow_id!r}")
     if len(workflow_id) > WORKFLOW_ID_CAP or "\x00" in workflow_id:
-        raise PayloadError("id", f"a workflow id has at most {WORKFLOW_ID_CAP} characters and no NUL, got {workflow_id[:40]!r}...")
+        raise PayloadError(
+            "id", f"a workflow id has at most {WORKFLOW_ID_CAP} characters and no NUL, got {workflow_id[:40]!r}..."
+        )
     if not isinstance(queue, str) or not queue or len(queue) > 200 or "\x00" in queue:
         raise ConfigError("queue", f"a queue is a non-empty name of at most 200 characters, got {queue!r}")
+    if isinstance(priority, bool) or not isinstance(priority, int) or not -1000 <= priority <= 1000:
+        raise PayloadError("priority", f"must be a whole number from -1000 to 1000, got {priority!r}")
     if conflict not in CONFLICT:
         raise ConfigError("conflict", f"must be one of {', '.join(CONFLICT)}, got {conflict!r}")
     if reuse not in REUSE:
@@ -133,7 +137,9 @@ async def start_inside(site: Site, session: Session, run: NewRun, conflict: str)
     latest = (await executions.latest(session, [run.workflow_id])).get(run.workflow_id)
     if latest is not None and latest["state"] == "RUNNING" and conflict == "use_existing":
         return Started(latest["execution_id"], False)
-    raise WorkflowAlreadyStarted(run.workflow_id, None if latest is None else latest["execution_id"], "RUNNING" if latest is None else latest["state"])
+    raise WorkflowAlreadyStarted(
+        run.workflow_id, None if latest is None else latest["execution_id"], "RUNNING" if latest is None else latest["state"]
+    )
 
 
 __all__ = ["CONFLICT", "REUSE", "Started", "check_start", "new_run", "start", "start_inside"]

@@ -28,7 +28,9 @@ class Reply(msgspec.Struct):
     rejected: Failure | None = None
 
 
-async def update(site: Site, workflow_id: str, name: str, input: msgspec.Raw, update_id: str | None, patience: float) -> msgspec.Raw:
+async def update(
+    site: Site, workflow_id: str, name: str, input: msgspec.Raw, update_id: str | None, patience: float
+) -> msgspec.Raw:
     """The handler's result as JSON. Raises `Answer` for a bad end, `NoAnswer` after `patience` seconds."""
     if update_id is None:
         direct = await _directly(site, workflow_id, name, input)

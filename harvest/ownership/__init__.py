@@ -16,7 +16,7 @@ How a dead owner is noticed, fastest first:
 | --- | --- |
 | crash (SIGKILL) | the session closes at once; the next scan of a peer fences, acquires, decides |
 | stall (SIGSTOP) past the lease | it is fenced; resumed, its commit is refused and it drops what it held |
-| slow renewal | the owner stops deciding `MARGIN` before its lease ends, by its own monotonic clock, measured from before the renewal was sent |
+| slow renewal | the owner stops deciding before its lease ends, by its own monotonic clock, counted from before it asked |
 | clock jump | leases live on the hub's clock, self-distrust on the monotonic clock: neither jumps with the wall clock |
 | database restart | all sessions break; locks are taken again on reconnect, tenures stay valid |
 | two acquirers | the fence and the acquisition are row updates: one of them finds nothing left to take |

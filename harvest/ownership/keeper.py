@@ -16,7 +16,6 @@ from harvest.hub.database import Database, Session
 from harvest.ids import new_id
 from harvest.ownership.term import RENEW_EVERY, Term, is_dead
 from harvest.service import Service
-from harvest.wakes.notifier import Notifier
 
 log = logging.getLogger("harvest.ownership")
 
@@ -37,7 +36,7 @@ class Keeper(Service):
         definitions: dict[str, list[str]],
         lanes: int,
         session: Callable[[], Session | None],
-        notifier: Notifier,
+        wake_queue: Callable[[str], None],
         clock: Clock,
         term: Term,
         owns_nothing: bool,
@@ -45,7 +44,7 @@ class Keeper(Service):
     ) -> None:
         super().__init__()
         self.db, self.pool, self.build_id, self.definitions, self.lanes = db, pool, build_id, definitions, lanes
-        self.session, self.notifier, self.clock, self.term = session, notifier, clock, term
+        self.session, self.wake_queue, self.clock, self.term = session, wake_queue, clock, term
         self.owns_nothing, self.interval = owns_nothing, interval
         self.worker_id: UUID = new_id()
         self.lock_key = 0
@@ -134,7 +133,7 @@ class Keeper(Service):
         if dead:
             await workers.fence(self.db, dead)
             for queue in set(await activity_tasks.release(self.db, dead)):
-                self.notifier.queue(queue)
+                self.wake_queue(queue)
         if self.owns_nothing:
             return []
         if not self.owns_nothing and dead and not self._epochs:
@@ -175,7 +174,7 @@ class Keeper(Service):
         try:
             await partitions.release(self.db, self.worker_id)
             for queue in set(await activity_tasks.release(self.db, [self.worker_id])):
-                self.notifier.queue(queue)
+                self.wake_queue(queue)
             await workers.forget(self.db, [self.worker_id])
         except Exception as exc:
             log.warning("could not release ownership, peers will wait for the lease: %s", exc)

@@ -16,7 +16,9 @@ from pydantic_core import PydanticSerializationError
 from harvest.errors import DefinitionError, PayloadError
 from harvest.payload.caps import check_size
 
-_CONFIG = ConfigDict(ser_json_inf_nan="strings", ser_json_bytes="base64", val_json_bytes="base64", arbitrary_types_allowed=False)
+_CONFIG = ConfigDict(
+    ser_json_inf_nan="strings", ser_json_bytes="base64", val_json_bytes="base64", arbitrary_types_allowed=False
+)
 
 
 def problem_of(exc: ValidationError) -> str:
@@ -36,9 +38,7 @@ class Converter:
     def __init__(self, annotation: Any, where: str) -> None:
         self.annotation = annotation
         own = isinstance(annotation, type) and (
-            issubclass(annotation, BaseModel)
-            or hasattr(annotation, "__dataclass_fields__")
-            or hasattr(annotation, "__total__")
+            issubclass(annotation, BaseModel) or hasattr(annotation, "__dataclass_fields__") or hasattr(annotation, "__total__")
         )
         try:
             adapter: TypeAdapter[Any] = TypeAdapter(annotation) if own else TypeAdapter(annotation, config=_CONFIG)

@@ -72,7 +72,7 @@ class Listener(Service):
                 try:
                     await self._connect()
                     tries = 0
-                except (HubError, OSError, asyncio.TimeoutError) as exc:
+                except (TimeoutError, HubError, OSError) as exc:
                     if tries == 1:
                         log.warning("lost the LISTEN connection, reconnecting: %s", exc)
                     await asyncio.sleep(backoff.delay(tries))

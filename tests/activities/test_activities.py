@@ -77,7 +77,9 @@ async def test_start_to_close(client, worker, mode):
     @workflow.defn
     async def run() -> str:
         try:
-            await workflow.execute_activity(slow, mode=mode, start_to_close=0.05, retry=RetryPolicy(max_attempts=2, initial=0.01))
+            await workflow.execute_activity(
+                slow, mode=mode, start_to_close=0.05, retry=RetryPolicy(max_attempts=2, initial=0.01)
+            )
         except errors.ActivityError as error:
             return f"{error.type} after {error.attempt}"
         return "?"

