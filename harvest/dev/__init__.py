@@ -1,0 +1,1 @@
+"""`harvest dev`: everything a developer needs, from one command, reloading on save."""

@@ -1,0 +1,178 @@
+"""The command line: `harvest --help`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.logging import RichHandler
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+import harvest
+from harvest.cli import output, runs
+from harvest.cli.loop import run_async
+from harvest.cli.modules import load_modules
+from harvest.config import HubSettings, WorkerConfig
+from harvest.dev.server import DevServer
+from harvest.errors import ConfigError, HarvestError
+from harvest.hub.database import Database
+from harvest.hub.migrate import migrate as run_migrations
+from harvest.hub.migrate import plan as plan_migrations
+from harvest.node import Worker
+from harvest.testing.replayer import Replayed, Replayer
+
+app = typer.Typer(
+    help="Durable workflows and stateful entities on Postgres.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+app.add_typer(runs.app, name="run")
+
+Url = Annotated[str, typer.Option("--database-url", envvar="HARVEST_DATABASE_URL", help="postgresql://user@host/database")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Modules = Annotated[list[str], typer.Argument(help="Modules with definitions: shop.flows or shop/flows.py")]
+
+
+def set_up_logging(level: str) -> None:
+    if level.upper() not in logging.getLevelNamesMapping():
+        raise ConfigError("log-level", f"{level!r} is not a level", hint="debug, info, warning or error")
+    handler = RichHandler(console=output.errors, show_path=False, log_time_format="%H:%M:%S")
+    logging.basicConfig(level=level.upper(), format="%(name)s: %(message)s", handlers=[handler])
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    output.console.print(harvest.__version__, highlight=False)
+
+
+@app.command()
+def migrate(
+    url: Url = "",
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would run, change nothing.")] = False,
+    json: Json = False,
+) -> None:
+    """Bring the hub's schema up to this version."""
+
+    async def work() -> list[Any]:
+        db = Database(url, schema=HubSettings().db_schema)
+        await db.open()
+        try:
+            if plan:
+                return await plan_migrations(db)
+            return await run_migrations(
+                db, None if json else lambda m: output.console.print(f"applied {m.version:04d} {m.name}", highlight=False)
+            )
+        finally:
+            await db.close()
+
+    done = run_async(work())
+    if json:
+        output.print_json([{"version": m.version, "name": m.name} for m in done])
+    elif plan:
+        output.print_table(["version", "name"], [[f"{m.version:04d}", m.name] for m in done])
+    elif not done:
+        output.console.print("nothing to do: the schema is up to date")
+
+
+@app.command()
+def worker(
+    modules: Modules,
+    queue: Annotated[str, typer.Option(help="The task queue to serve.")] = "default",
+    url: Url = "",
+    migrate_first: Annotated[bool, typer.Option("--migrate", help="Bring the schema up to date before starting.")] = False,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "info",
+) -> None:
+    """Run a worker until SIGTERM; it drains before it ends. Settings come from HARVEST_… variables."""
+    set_up_logging(log_level)
+
+    async def work() -> None:
+        config = WorkerConfig()
+        definitions = load_modules(modules)
+        if migrate_first:
+            db = Database(url, schema=HubSettings().db_schema)
+            await db.open()
+            await run_migrations(db)
+            await db.close()
+        async with harvest.connect(url) as client:
+            await Worker(client, definitions=definitions, queue=queue, config=config).run()
+
+    run_async(work())
+
+
+@app.command()
+def dev(
+    modules: Modules,
+    queue: Annotated[str, typer.Option(help="The task queue to serve.")] = "default",
+    data: Annotated[Path, typer.Option(help="Where the embedded Postgres keeps its data.")] = Path(".harvest/pg"),
+    url: Annotated[str, typer.Option("--database-url", help="Use this Postgres instead of the embedded one.")] = "",
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "info",
+) -> None:
+    """Embedded Postgres, migrations and a worker that reloads on save; open runs are replayed first."""
+    set_up_logging(log_level)
+    run_async(DevServer(modules, queue=queue, data=data, url=url, log_level=log_level, console=output.console).run())
+
+
+@app.command()
+def replay(
+    what: Annotated[list[str], typer.Argument(help="History files (.json) and the modules to replay them against.")],
+    open_runs: Annotated[bool, typer.Option("--open", help="Replay the open runs of the hub.")] = False,
+    queue: Annotated[str | None, typer.Option(help="Only open runs of this queue.")] = None,
+    url: Url = "",
+    json: Json = False,
+) -> None:
+    """Do these histories still fit this code? Exit code 1 names those that do not."""
+    files = [Path(item) for item in what if item.endswith(".json")]
+    modules = [item for item in what if not item.endswith(".json")]
+    if not modules:
+        raise ConfigError("module", "no module given to replay against", hint="harvest replay history.json shop.flows")
+    if not files and not open_runs:
+        raise ConfigError("histories", "nothing to replay", hint="give history files, or --open for the open runs of the hub")
+    replayer = Replayer(load_modules(modules))
+    results = [_replay_file(replayer, path) for path in files]
+    if open_runs:
+        results += run_async(_replay_open(replayer, url, queue, quiet=json))
+    bad = [r for r in results if not r.fits]
+    if json:
+        output.print_json({"replayed": len(results), "broken": bad})
+    else:
+        for result in bad:
+            output.console.print(f"[red]breaks[/] {result.type} {result.workflow_id}: {result.error}", highlight=False)
+        output.console.print(f"{len(results) - len(bad)} of {len(results)} histories fit", highlight=False)
+    if bad:
+        raise typer.Exit(1)
+
+
+def _replay_file(replayer: Replayer, path: Path) -> Replayed:
+    try:
+        return replayer.replay_file(path.read_bytes())
+    except OSError as exc:
+        raise ConfigError("history", f"cannot read {str(path)!r}: {exc.strerror}") from None
+
+
+async def _replay_open(replayer: Replayer, url: str, queue: str | None, *, quiet: bool) -> list[Replayed]:
+    columns = (TextColumn("replaying open runs"), BarColumn(), MofNCompleteColumn())
+    async with harvest.connect(url) as client:
+        with Progress(*columns, console=output.errors, disable=quiet, transient=True) as progress:
+            bar = progress.add_task("", total=await replayer.count_open(client, queue))
+            results = []
+            async for result in replayer.replay_open(client, queue):
+                results.append(result)
+                progress.advance(bar)
+            return results
+
+
+def main() -> None:
+    """The entry point: errors of Harvest become one clear message and an exit code."""
+    try:
+        app(standalone_mode=True)
+    except HarvestError as error:
+        output.print_error(error, as_json="--json" in sys.argv)
+        sys.exit(output.exit_code(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

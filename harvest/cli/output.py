@@ -1,0 +1,67 @@
+"""What a command prints: tables for people, JSON for scripts, errors on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harvest.errors import ConfigError, DefinitionError, HarvestError, PayloadError
+
+console = Console()
+errors = Console(stderr=True)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [plain(v) for v in value]
+    if isinstance(value, (datetime, UUID)):
+        return str(value) if isinstance(value, UUID) else value.isoformat()
+    if isinstance(value, msgspec.Struct):
+        return plain(msgspec.to_builtins(value))
+    return value
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(plain(value), default=str, ensure_ascii=False) + "\n")
+
+
+def print_table(columns: list[str], rows: list[list[Any]], *, title: str | None = None) -> None:
+    table = Table(title=title, header_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape("" if cell is None else moment(cell)) for cell in row))
+    console.print(table)
+
+
+def moment(value: Any) -> str:
+    return value.astimezone().strftime("%Y-%m-%d %H:%M:%S") if isinstance(value, datetime) else str(value)
+
+
+def exit_code(error: BaseException) -> int:
+    """2 where the caller has to change what was asked, else 1."""
+    return 2 if isinstance(error, (ConfigError, DefinitionError, PayloadError)) else 1
+
+
+def print_error(error: HarvestError, *, as_json: bool) -> None:
+    if as_json:
+        body = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+        sys.stderr.write(json.dumps(body, ensure_ascii=False) + "\n")
+        return
+    errors.print(f"[bold red]error:[/] {escape(error.message)}", highlight=False, soft_wrap=True)
+    if error.hint:
+        errors.print(f"[yellow]hint:[/] {escape(error.hint)}", highlight=False, soft_wrap=True)

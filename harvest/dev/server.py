@@ -1,0 +1,135 @@
+"""Embedded Postgres, migrations, and a worker process that is swapped when the code changes.
+
+Before a swap the open runs are replayed against the new code in a process of its own. What would break is
+named, and the old worker stays: a save never damages a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from watchfiles import PythonFilter, awatch
+
+from harvest.errors import ConfigError
+from harvest.hub.database import Database
+from harvest.hub.embedded import EmbeddedPostgres
+from harvest.hub.migrate import migrate
+
+
+class DevServer:
+    """`run` works until SIGINT or SIGTERM, or until the first start fails."""
+
+    def __init__(self, modules: list[str], *, queue: str, data: Path, url: str, log_level: str, console: Console) -> None:
+        self.modules, self.queue, self.data, self.url, self.log_level = modules, queue, data, url, log_level
+        self.console = console
+        self.worker: asyncio.subprocess.Process | None = None
+        self.stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        postgres: EmbeddedPostgres | None = None
+        if not self.url:
+            postgres = EmbeddedPostgres(self.data)
+            self.url = postgres.start()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.stopping.set)
+        try:
+            db = Database(self.url)
+            await db.open()
+            await migrate(db, lambda m: self.say(f"applied migration {m.version:04d} {m.name}"))
+            await db.close()
+            self.say(f"hub   {self.url}")
+            self.say(f'try   HARVEST_DATABASE_URL="{self.url}" harvest run list')
+            if not await self.check():
+                raise ConfigError("module", "the definitions do not load, or open runs do not fit them (see above)")
+            await self.start_worker()
+            await self._watch()
+        finally:
+            await self.stop_worker()
+            if postgres is not None:
+                postgres.stop()
+
+    def say(self, text: str) -> None:
+        self.console.print(f"[bold green]dev[/] {escape(text)}", highlight=False, soft_wrap=True)
+
+    async def _watch(self) -> None:
+        async for changes in awatch(os.getcwd(), watch_filter=PythonFilter(), stop_event=self.stopping, debounce=200):
+            names = sorted({path.removeprefix(os.getcwd() + os.sep) for _, path in changes})
+            self.say(f"changed: {', '.join(names[:4])}{' …' if len(names) > 4 else ''}")
+            await self.reload()
+
+    async def reload(self) -> bool:
+        """Swaps the worker if the new code loads and every open run fits it; True when it did."""
+        if not await self.check():
+            self.say("the running worker stays")
+            return False
+        await self.stop_worker()
+        await self.start_worker()
+        self.say("reloaded")
+        return True
+
+    def _command(self, *args: str) -> list[str]:
+        return [sys.executable, "-m", "harvest.cli.main", *args]
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "HARVEST_DATABASE_URL": self.url}
+
+    async def check(self) -> bool:
+        """Replays the open runs against the code on disk, and names what would break."""
+        process = await asyncio.create_subprocess_exec(
+            *self._command("replay", "--open", "--json", "--queue", self.queue, *self.modules),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self._environment(),
+        )
+        out, err = await process.communicate()
+        report = self._report(out)
+        if process.returncode == 0:
+            self.say(f"{report.get('replayed', 0)} open runs fit the code")
+            return True
+        for broken in report.get("broken", []):
+            self.console.print(f"[bold red]breaks[/] {escape(broken['type'])} {escape(broken['workflow_id'])}", highlight=False)
+            self.console.print(f"       {escape(broken['error'])}", highlight=False)
+        if not report.get("broken"):
+            self.console.print(self._problem(err), highlight=False, markup=False)
+        return False
+
+    def _report(self, out: bytes) -> dict[str, Any]:
+        try:
+            report: dict[str, Any] = json.loads(out)
+        except ValueError:
+            return {}
+        return report
+
+    def _problem(self, err: bytes) -> str:
+        """The last line that a failed check wrote, as a person reads it."""
+        lines = err.decode(errors="replace").strip().splitlines()
+        try:
+            body = json.loads(lines[-1])
+        except (ValueError, IndexError):
+            return "\n".join(lines[-20:])
+        return f"{body['message']}" + (f"\n  hint: {body['hint']}" if body.get("hint") else "")
+
+    async def start_worker(self) -> None:
+        self.worker = await asyncio.create_subprocess_exec(
+            *self._command("worker", "--queue", self.queue, "--log-level", self.log_level, *self.modules),
+            env=self._environment(),
+        )
+
+    async def stop_worker(self) -> None:
+        worker, self.worker = self.worker, None
+        if worker is not None and worker.returncode is None:
+            worker.terminate()
+            try:
+                await asyncio.wait_for(worker.wait(), 15)
+            except TimeoutError:
+                worker.kill()
+                await worker.wait()
