@@ -42,22 +42,28 @@ class Watch:
     def __init__(self, client: harvest.Client, month: str) -> None:
         self.client, self.month = client, month
         self.done: dict[int, int] = dict.fromkeys(DAYS, 0)
-        self.approved: set[int] = set()
 
-    async def look(self) -> int:
-        await asyncio.gather(*(self._day(day) for day in DAYS if day not in self.approved))
+    @property
+    def count(self) -> int:
         return sum(self.done.values())
+
+    async def days(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for day in DAYS:
+                group.create_task(self._day(day))
 
     async def _day(self, day: int) -> None:
         handle = self.client.handle(day_id(self.month, day), Day)
-        try:
-            flights, total = await handle.query(Day.progress, timeout=2.0)
-            self.done[day] = max(self.done[day], flights)
-            if total and flights == total:
-                await handle.signal(Day.approve, "the demo", idempotency_key="approve")
-                self.approved.add(day)
-        except (errors.QueryTimeout, errors.QueryFailed, errors.WorkflowNotFound):
-            pass  # not started yet, or no worker alive at the moment
+        while True:
+            try:
+                flights, total = await handle.query(Day.progress, timeout=2.0)
+                self.done[day] = max(self.done[day], flights)
+                if total and flights == total:
+                    await handle.signal(Day.approve, "the demo", idempotency_key="approve")
+                    return
+            except (errors.QueryTimeout, errors.QueryFailed, errors.WorkflowNotFound):
+                pass  # not started yet, or no worker alive at the moment
+            await asyncio.sleep(0.1)
 
 
 async def demonstrate(url: str) -> list[DayReport]:
@@ -66,8 +72,9 @@ async def demonstrate(url: str) -> list[DayReport]:
         worker = await start_worker(url)
         began = time.perf_counter()
         handle = await client.start(Month, DAYS, id=month, queue="flights")
-        result = asyncio.create_task(handle.result())
-        watch, killed_at, revived = Watch(client, month), 0.0, False
+        watch = Watch(client, month)
+        result, watching = asyncio.create_task(handle.result()), asyncio.create_task(watch.days())
+        killed = False
         columns = (
             TextColumn("[bold]{task.description}"),
             BarColumn(40),
@@ -77,30 +84,26 @@ async def demonstrate(url: str) -> list[DayReport]:
         with Progress(*columns, TextColumn("of {task.total:,} flights"), TimeElapsedColumn(), console=console) as progress:
             bar = progress.add_task("flights", total=FLIGHTS)
             while not result.done():
-                count = await watch.look()
-                progress.update(bar, completed=count)
-                if not killed_at and count >= FLIGHTS / 2:
-                    worker.send_signal(signal.SIGKILL)
-                    await worker.wait()
-                    killed_at = time.perf_counter()
-                    progress.console.print(
-                        f"[red]SIGKILL[/] to the worker (pid {worker.pid}) after {count:,} flights", highlight=False
-                    )
+                progress.update(bar, completed=watch.count)
+                if not killed and watch.count >= FLIGHTS / 2:
+                    killed, old = True, worker
+                    old.kill()
+                    await old.wait()
                     worker = await start_worker(url)
-                    progress.console.print(f"[green]another worker[/] (pid {worker.pid}) takes over", highlight=False)
-                elif killed_at and not revived and count > FLIGHTS / 2 and worker.returncode is None:
-                    revived = True
-                await asyncio.wait({result}, timeout=0.05)
+                    progress.console.print(
+                        f"[red]SIGKILL[/] to worker {old.pid} after {watch.count:,} flights; [green]{worker.pid}[/] takes over",
+                        highlight=False,
+                    )
+                await asyncio.wait({result}, timeout=0.02)
             reports = await result
             progress.update(bar, completed=sum(r.flights for r in reports))
         spent = time.perf_counter() - began
+        await watching
         worker.send_signal(signal.SIGTERM)
         await worker.wait()
-        if not killed_at:
-            console.print("[yellow]the month was over before the worker could be killed[/]")
-        console.print(f"{FLIGHTS:,} flights in {spent:.1f} s, one kill -9 included", highlight=False)
-        counts = await client.counts()
-        console.print(f"runs in the hub: {counts}", highlight=False)
+        kill = "one kill -9 included" if killed else "over before the worker could be killed"
+        console.print(f"{FLIGHTS:,} flights in {spent:.1f} s, {kill}", highlight=False)
+        console.print(f"runs in the hub: {await client.counts()}", highlight=False)
     return reports
 
 
