@@ -139,7 +139,6 @@ class Worker(Service):
             raise HarvestError("the client is not open", hint="async with harvest.connect(...) as client: ...")
         await site.listener.add([DECIDE, QUEUE, ASK])
         site.listener.on_connect.append(self._reconnected)
-        self.keeper.on_acquired.append(self.scanner.acquired)
         self._services: list[Service] = []
         await self._enter(self.keeper)
         self.keeper.on_registered.append(self._registered)
@@ -149,7 +148,8 @@ class Worker(Service):
         await self._enter(self.sweeper)
         self.answerer = Answerer(site, self.decider)
         site.owners.append(self.decider)
-        if self.keeper.epochs:
+        self.keeper.on_acquired.append(self.scanner.acquired)
+        if self.keeper.epochs:  # acquired before there was a decider
             self.scanner.acquired(list(self.keeper.epochs))
         tune_gc()
         log.info(

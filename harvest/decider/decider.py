@@ -99,6 +99,7 @@ class Decider(Service):
         for lane in self.lanes:
             await lane.open(self.holdings.worker_id)
         self.free = list(self.lanes)
+        self.pump_soon()
 
     async def _close(self) -> None:
         """Lets commits in flight finish, then takes every run out of memory."""

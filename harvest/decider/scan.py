@@ -88,5 +88,6 @@ class Scanner(Service):
             run = decider.runs.get(row["execution_id"])
             if run is None or not (run.busy or run.queued or run.loading):
                 decider.wake(row["execution_id"], row["partition"])
+        decider.pump_soon()
         self.scans += 1
         return len(rows) + len(mail)
