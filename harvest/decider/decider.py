@@ -14,7 +14,7 @@ import msgspec
 
 from harvest.backoff import Backoff
 from harvest.clock import MICRO, Clock
-from harvest.core.events import ActivityScheduled, TimerFired
+from harvest.core.events import ActivityScheduled, RunContinued, TimerFired
 from harvest.core.instance import RunInfo
 from harvest.core.loop import driving_many
 from harvest.decider.effects import Effects, refuse, resolve
@@ -34,6 +34,7 @@ from harvest.failure import encode_failure, failure_of
 from harvest.hub import messages, workflow_tasks
 from harvest.hub.commit import Committed
 from harvest.hub.database import Database
+from harvest.hub.executions import NewRun
 from harvest.ids import partition_of
 from harvest.service import Service
 from harvest.wakes.notifier import Notifier
@@ -127,6 +128,7 @@ class Decider(Service):
 
     def _refuse_all(self, run: Run) -> None:
         lost = Undelivered("this worker no longer owns the run")
+        refuse(run.launch_ack, lost)
         for delivery in run.queue:
             refuse(delivery.ack, lost)
         for future in run.updates.values():
@@ -160,7 +162,15 @@ class Decider(Service):
         """The open run of this id when it is in memory and has no unread mail: what may be offered directly."""
         execution_id = self.open_ids.get(workflow_id)
         run = None if execution_id is None else self.runs.get(execution_id)
-        if run is None or not run.known or run.mail or run.loading or run.loaded is not None or run.dead:
+        if (
+            run is None
+            or run.launch is not None
+            or not run.known
+            or run.mail
+            or run.loading
+            or run.loaded is not None
+            or run.dead
+        ):
             return None
         return execution_id
 
@@ -226,6 +236,28 @@ class Decider(Service):
         run.known, run.mail = True, mail
         self.open_ids[run.workflow_id] = execution_id
         self._enqueue(run)
+
+    def launch(self, new: NewRun) -> asyncio.Future[None] | None:
+        """Starts a run whose start and first decision are one commit; None where it has to be stored first.
+
+        The future resolves once it is durable, or fails with `Undelivered`: nothing is stored then.
+        """
+        if not self.owns(new.workflow_id) or new.workflow_id in self.open_ids or self.stopping.is_set():
+            return None
+        info = RunInfo(
+            workflow_id=new.workflow_id,
+            execution_id=str(new.execution_id),
+            type=new.type,
+            queue=new.pool,
+            seed=new.seed,
+            input=msgspec.Raw(new.input.encode()),
+        )
+        deadline = None if new.timeout is None else self.clock.now_us() + round(new.timeout * MICRO)
+        self.begin(new.execution_id, info, priority=new.priority, deadline_us=deadline)
+        run = self.runs[new.execution_id]
+        run.launch = new
+        run.launch_ack = asyncio.get_running_loop().create_future()
+        return run.launch_ack
 
     def ask(
         self, execution_id: UUID, partition: int, name: str, input: msgspec.Raw, *, read_mail: bool = False
@@ -299,6 +331,8 @@ class Decider(Service):
                 return None
             self.residents.take(run)
             draft = decide(run, now, mode, self.hands.reserve)
+            if draft is not None and draft.launch is not None and isinstance(draft.closing, RunContinued):
+                raise Undelivered("a run that continues at once is stored first")
         except Exception as exc:
             self._failed(run, exc)
             return None
@@ -448,7 +482,7 @@ class Decider(Service):
 
     async def _commit(self, lane: Lane, drafts: list[Draft]) -> None:
         try:
-            await lane.commit(drafts, self._landed, self._poisoned)
+            await lane.commit(drafts, self._landed, self._poisoned, self._taken)
         except Fenced as exc:
             log.warning("fenced: %s; dropping everything held", exc)
             for draft in drafts:
@@ -468,6 +502,9 @@ class Decider(Service):
             run.busy = False
             if self.runs.get(run.execution_id) is not run:
                 continue
+            if draft.launch is not None:
+                run.launch = None
+                resolve(run.launch_ack)
             if draft.task is not None:
                 run.stored = draft.task
             if run.strikes:
@@ -513,6 +550,20 @@ class Decider(Service):
             refuse(question.answer, Undelivered("the run closed"))
         run.drop_instance()
 
+    def _taken(self, draft: Draft) -> None:
+        """A launch found its workflow id taken: nothing of it is stored, and its caller goes the long way."""
+        self._unreserve(draft)
+        draft.run.busy = False
+        self._abandon_launch(draft.run)
+
+    def _abandon_launch(self, run: Run) -> None:
+        refuse(run.launch_ack, Undelivered("the run was not stored"))
+        self._refuse_all(run)
+        self.runs.pop(run.execution_id, None)
+        if self.open_ids.get(run.workflow_id) == run.execution_id:
+            del self.open_ids[run.workflow_id]
+        run.drop_instance()
+
     def _poisoned(self, draft: Draft, exc: Exception) -> None:
         run = draft.run
         run.busy = False
@@ -530,6 +581,9 @@ class Decider(Service):
         """A decision failed: the instance goes, the run stays open and is tried again; after three strikes it
         is parked in the dead letters until a new worker comes (F-4, R-3)."""
         self.residents.take(run)
+        if run.launch is not None:
+            self._abandon_launch(run)
+            return
         run.drop_instance()
         run.known, run.loaded = False, None
         run.strikes += 1

@@ -17,7 +17,7 @@ from harvest.decisions.decide import Draft
 from harvest.decisions.rows import Writer
 from harvest.errors import Fenced, HubError
 from harvest.hub import executions, history
-from harvest.hub.commit import Batch, Committed, Tenure, commit
+from harvest.hub.commit import Batch, Committed, Taken, Tenure, commit
 from harvest.hub.database import Database, Session
 from harvest.hub.sqlstate import Trouble, trouble_of
 
@@ -65,8 +65,9 @@ class Lane:
         drafts: list[Draft],
         landed: Callable[[list[Draft], Committed], None],
         poisoned: Callable[[Draft, Exception], None],
+        taken: Callable[[Draft], None],
     ) -> None:
-        """Commits all drafts that can be committed, calling `landed` or `poisoned` for each.
+        """Commits all drafts that can be committed, calling `landed`, `poisoned` or `taken` for each.
 
         Raises `Fenced` when the tenure is over. Waits as long as the database is away.
         """
@@ -77,6 +78,14 @@ class Lane:
                 committed = await self._persist(part)
             except Fenced:
                 raise
+            except Taken as exc:
+                for draft in part:
+                    if draft.run.execution_id in exc.execution_ids:
+                        taken(draft)
+                rest = [draft for draft in part if draft.run.execution_id not in exc.execution_ids]
+                if rest:
+                    stack.append(rest)
+                continue
             except Exception as exc:
                 if len(part) == 1:
                     poisoned(part[0], exc)
@@ -101,7 +110,7 @@ class Lane:
                     if found is not None:
                         return found
                 return await commit(session, tenure, batch)
-            except (Fenced, asyncio.CancelledError):
+            except (Fenced, Taken, asyncio.CancelledError):
                 raise
             except Exception as exc:
                 trouble = Trouble.AWAY if isinstance(exc, HubError) else trouble_of(exc)

@@ -44,6 +44,7 @@ class Draft:
         "events",
         "first_event_id",
         "ids",
+        "launch",
         "mode",
         "number",
         "rejected",
@@ -62,6 +63,7 @@ class Draft:
         self.task: tuple[str, int | None] | None = None
         self.ids: dict[int, UUID] = {}
         self.ended: list[int] = []  # activity tasks whose row goes
+        self.launch = run.launch
 
     @property
     def state(self) -> str:

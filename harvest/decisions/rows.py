@@ -11,6 +11,7 @@ from harvest.core import events as ev
 from harvest.decisions.decide import Draft, failure_of_closing, outcome_of
 from harvest.failure import Failure, encode_failure, failure_of
 from harvest.hub.commit import Batch
+from harvest.hub.executions import NewRun
 from harvest.ids import new_id, partition_of
 
 GRACE = 5.0
@@ -39,7 +40,9 @@ class Writer:
                 "decisions",
                 (run.execution_id, draft.number, draft.first_event_id, draft.at_us, draft.mode, draft.events),
             )
-        if draft.task is not None:
+        if draft.launch is not None:
+            self._launch(draft, draft.launch, batch)
+        elif draft.task is not None:
             add("tasks", (run.execution_id, draft.task[0], draft.task[1], run.partition))
         for delivery in draft.deliveries:
             if delivery.message is not None:
@@ -54,6 +57,32 @@ class Writer:
             handler = _ROWS.get(command.__class__)
             if handler is not None:
                 handler(self, draft, command, batch)
+
+    def _launch(self, draft: Draft, new: NewRun, batch: Batch) -> None:
+        """The run's own rows, as its first decision left it."""
+        run, closing = draft.run, draft.closing
+        result, failure = (None, None) if closing is None else outcome_of(closing)
+        task = draft.task or run.stored
+        batch.add(
+            "launches",
+            (
+                new.execution_id,
+                new.workflow_id,
+                new.type,
+                run.partition,
+                new.seed,
+                new.input,
+                new.priority,
+                new.timeout,
+                new.memo,
+                _attributes(draft, new),
+                "RUNNING" if closing is None else draft.state,
+                result,
+                failure,
+                task[0] if closing is None else None,
+                task[1],
+            ),
+        )
 
     def _activity(self, draft: Draft, command: ev.ActivityScheduled, batch: Batch) -> None:
         options, run = command.options, draft.run
@@ -132,13 +161,16 @@ class Writer:
             batch.add("replies", (draft.run.execution_id, command.update_id, reply_failure(command.failure)))
 
     def _attributes(self, draft: Draft, command: ev.AttributesUpserted, batch: Batch) -> None:
+        if draft.launch is not None:
+            return  # part of the row
         batch.add("attributes", (draft.run.execution_id, bytes(command.attributes).decode()))
 
     def _close(self, draft: Draft, command: ev.Command, batch: Batch) -> None:
         run = draft.run
         result, failure = outcome_of(command)
         successor = draft.ids.get(0)
-        batch.add("closes", (run.execution_id, draft.state, result, failure, successor))
+        if draft.launch is None:
+            batch.add("closes", (run.execution_id, draft.state, result, failure, successor))
         if run.tasks or run.instance is None:
             batch.add("close_activities", (run.execution_id,))
         if run.parent is not None and successor is None:
@@ -207,6 +239,17 @@ class Writer:
         for name, input in unread:
             event = ev.encode_event(ev.SignalReceived(name, input))
             batch.add("sends", (new_id(), new, self.pool, run.partition, "signal", name, event))
+
+
+def _attributes(draft: Draft, new: NewRun) -> str | None:
+    """Search attributes of a launched run: those of the start, and what the first decision upserted."""
+    upserts = [c for c in draft.commands if isinstance(c, ev.AttributesUpserted)]
+    if not upserts:
+        return new.attributes
+    merged = {} if new.attributes is None else msgspec.json.decode(new.attributes)
+    for upsert in upserts:
+        merged.update(msgspec.json.decode(upsert.attributes))
+    return msgspec.json.encode({k: v for k, v in merged.items() if v is not None}).decode()
 
 
 def external_key(draft: Draft, seq: int) -> str:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from harvest.core.events import Arrival
 from harvest.core.instance import Instance, RunInfo
+from harvest.hub.executions import NewRun
 
 
 class Delivery(NamedTuple):
@@ -62,6 +63,8 @@ class Run:
         "info",
         "instance",
         "known",
+        "launch",
+        "launch_ack",
         "loaded",
         "loading",
         "mail",
@@ -103,6 +106,8 @@ class Run:
         self.updates: dict[str, asyncio.Future[Any]] = {}
         self.remote_updates: set[str] = set()
         self.tasks: dict[int, str] = {}
+        self.launch: NewRun | None = None  # not stored yet: its first decision stores it
+        self.launch_ack: asyncio.Future[None] | None = None
         self.loaded: Any = None  # a `load.Loaded` waiting to be absorbed
         self.loading = False
         self.questions: list[Question] = []

@@ -25,6 +25,10 @@ def columns(names: str) -> tuple[str, ...]:
 # Section, its columns as the parameters are named. The order is the order in the statement.
 SECTIONS: dict[str, tuple[str, ...]] = {
     "decisions": ("d_execution_ids", "d_decisions", "d_first_event_ids", "d_at_us", "d_modes", "d_events"),
+    "launches": columns(
+        "l_execution_ids l_workflow_ids l_types l_partitions l_seeds l_inputs l_priorities l_timeouts l_memos l_attributes"
+        " l_states l_results l_failures l_task_states l_due_us"
+    ),
     "tasks": ("t_execution_ids", "t_states", "t_due_us", "t_partitions"),
     "closes": ("c_execution_ids", "c_states", "c_results", "c_failures", "c_successors"),
     "close_activities": ("ca_execution_ids",),
@@ -45,7 +49,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "attributes": ("u_execution_ids", "u_attributes"),
 }
 BITS = {name: 1 << n for n, name in enumerate(SECTIONS)}
-_VERDICTS = {"starts": "verdict_started", "posts": "verdict_posted"}
+_VERDICTS = {"launches": "verdict_launches", "starts": "verdict_started", "posts": "verdict_posted"}
 
 
 @cache
@@ -53,7 +57,8 @@ def statement(mask: int) -> Query:
     """The statement with the sections of `mask`."""
     parts = blocks("commit")
     chosen = [name for name in SECTIONS if mask & BITS[name]]
-    text = [parts["fence"], *(parts[name] for name in chosen), parts["verdict"]]
+    gate = "ok_launches" if "launches" in chosen else "ok"
+    text = [parts["fence"], parts[gate], *(parts[name] for name in chosen), parts["verdict"]]
     text += [parts[_VERDICTS[name]] for name in chosen if name in _VERDICTS]
     return Query(f"commit.{'+'.join(chosen) or 'fence'}", "\n".join(text))
 
@@ -113,11 +118,19 @@ class Committed:
         return {key for *_, key in self.posted if key is not None}
 
 
+class Taken(Exception):
+    """Nothing was written: these launches found their workflow id taken."""
+
+    def __init__(self, execution_ids: Sequence[UUID]) -> None:
+        super().__init__(f"{len(execution_ids)} workflow ids are taken")
+        self.execution_ids = frozenset(execution_ids)
+
+
 _NOTHING = Committed(frozenset(), ())
 
 
 async def commit(session: Session, tenure: Tenure, batch: Batch) -> Committed:
-    """Writes all of it or nothing. Raises `Fenced` when the tenure is over, else what Postgres raises."""
+    """Writes all of it or nothing. Raises `Fenced` when the tenure is over, `Taken`, else what Postgres raises."""
     mask = 0
     named: dict[str, Any] = {}
     rows = batch.rows
@@ -137,6 +150,8 @@ async def commit(session: Session, tenure: Tenure, batch: Batch) -> Committed:
     named["partitions"], named["epochs"] = list(batch.epochs), list(batch.epochs.values())
     row = await session.fetch_one(query.sql, [named[name] for name in query.names])
     if not row["ok"]:
+        if "launches" in rows and row["taken"]:
+            raise Taken(row["taken"])
         raise Fenced(f"worker {tenure.worker_id} may no longer write for pool {tenure.pool!r}")
     if "starts" not in rows and "posts" not in rows:
         return _NOTHING

@@ -7,8 +7,20 @@ with fence as materialized (
 ), held as materialized (
   select count(*) as n from unnest(:partitions::int2[], :epochs::int8[]) as h(partition, epoch)
   join partitions p on p.pool = :pool and p.partition = h.partition and p.epoch = h.epoch and p.worker_id = :worker_id
+)
+
+-- section: ok
+, ok as materialized (
+  select 1 as yes where (select count(*) from fence) = 1 and (select n from held) = cardinality(:partitions)
+)
+
+-- section: ok_launches
+, taken as materialized (
+  select l.execution_id from unnest(:l_execution_ids::uuid[], :l_workflow_ids::text[]) as l(execution_id, workflow_id)
+  join executions e on e.workflow_id = l.workflow_id and e.closed_at is null
 ), ok as materialized (
   select 1 as yes where (select count(*) from fence) = 1 and (select n from held) = cardinality(:partitions)
+                    and not exists (select from taken)
 )
 
 -- section: decisions
@@ -18,6 +30,28 @@ with fence as materialized (
          u.mode, u.events
   from ok, unnest(:d_execution_ids::uuid[], :d_decisions::int[], :d_first_event_ids::int[], :d_at_us::int8[], :d_modes::text[],
                   :d_events::json[]) as u(execution_id, decision, first_event_id, at_us, mode, events)
+)
+
+-- section: launches
+-- Runs whose start and first decision are one commit; a first decision may close the run.
+, launched as (
+  insert into executions (execution_id, workflow_id, type, pool, partition, seed, input, priority, created_at, deadline, memo,
+                          search_attributes, state, result, failure, closed_at)
+  select u.execution_id, u.workflow_id, u.type, :pool, u.partition, u.seed, u.input, u.priority, hub_now(),
+         hub_now() + u.timeout * interval '1 second', u.memo, u.attributes, u.state, u.result, u.failure,
+         case when u.state <> 'RUNNING' then hub_now() end
+  from ok, unnest(:l_execution_ids::uuid[], :l_workflow_ids::text[], :l_types::text[], :l_partitions::int2[], :l_seeds::int8[],
+                  :l_inputs::json[], :l_priorities::int2[], :l_timeouts::float8[], :l_memos::json[], :l_attributes::jsonb[],
+                  :l_states::text[], :l_results::json[], :l_failures::json[], :l_task_states::text[], :l_due_us::int8[])
+    as u(execution_id, workflow_id, type, partition, seed, input, priority, timeout, memo, attributes, state, result, failure,
+         task_state, due_us)
+), launched_tasks as (
+  insert into workflow_tasks (execution_id, pool, partition, state, due_at, priority)
+  select u.execution_id, :pool, u.partition, u.task_state,
+         coalesce('epoch'::timestamptz + u.due_us * interval '1 microsecond', 'infinity'), u.priority
+  from ok, unnest(:l_execution_ids, :l_partitions, :l_task_states, :l_due_us, :l_priorities)
+    as u(execution_id, partition, task_state, due_us, priority)
+  where u.task_state is not null
 )
 
 -- section: tasks
@@ -141,6 +175,9 @@ with fence as materialized (
 
 -- section: verdict
 select (select count(*) from ok) = 1 as ok
+
+-- section: verdict_launches
+, (select array_agg(execution_id) from taken) as taken
 
 -- section: verdict_started
 , (select array_agg(execution_id) from started) as started
