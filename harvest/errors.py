@@ -37,6 +37,10 @@ class PayloadError(HarvestError):
         self.where = where
 
 
+class InputError(PayloadError):
+    """Stored arguments do not fit the handler they are for."""
+
+
 class PayloadTooLarge(HarvestError):
     """A payload is over its cap (R-12). Sizes in bytes."""
 
@@ -116,7 +120,7 @@ class ApplicationError(HarvestError):
 
     def __init__(self, message: str, *details: Any, type: str | None = None, non_retryable: bool = False) -> None:
         super().__init__(message)
-        self.type = type or self.__class__.__name__
+        self.type = self.__class__.__name__ if type is None else str(type)
         self.details = details
         self.non_retryable = non_retryable
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import traceback
 from typing import Any
 
@@ -38,27 +37,52 @@ class RemoteError(HarvestError):
 
 
 def failure_of(exc: BaseException, *, depth: int = 4) -> Failure:
-    """The stored form of an exception, with its causes down to `depth`."""
-    details = NOTHING
-    kind, non_retryable, message = type(exc).__name__, False, str(exc)
+    """The stored form of an exception, with its causes down to `depth`. Never raises: whatever user code made
+    of its exception, something can be stored."""
+    details, kind, non_retryable = NOTHING, type(exc).__name__, False
     if isinstance(exc, ApplicationError):
-        kind, non_retryable = exc.type, exc.non_retryable
+        kind, non_retryable = _text(exc.type), bool(exc.non_retryable)
         if exc.details:
-            details = msgspec.Raw(json.dumps(list(exc.details), default=repr).encode())
+            details = _details(exc.details)
     elif isinstance(exc, ActivityTimeout):
         kind = f"ActivityTimeout.{exc.kind}"
     elif isinstance(exc, RemoteError):
         kind, non_retryable = exc.type, exc.non_retryable
     cause = exc.__cause__
-    stack = "".join(traceback.format_exception(exc, chain=False))[-_TRACEBACK_CAP:] if exc.__traceback__ else None
     return Failure(
-        message=message[:_MESSAGE_CAP].replace("\x00", "\\0"),
+        message=_text(exc)[:_MESSAGE_CAP],
         type=kind,
         non_retryable=non_retryable,
         details=details,
-        stack=None if stack is None else stack.replace("\x00", "\\0"),
+        stack=_stack(exc),
         cause=failure_of(cause, depth=depth - 1) if cause is not None and depth > 0 else None,
     )
+
+
+def _text(value: object) -> str:
+    """Text that Postgres and JSON can hold."""
+    try:
+        text = str(value)
+    except Exception as exc:
+        text = f"<{type(value).__name__}, whose text raised {type(exc).__name__}>"
+    return text.replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def _details(details: tuple[Any, ...]) -> msgspec.Raw:
+    """A JSON array; what JSON cannot hold is described."""
+    try:
+        return msgspec.Raw(msgspec.json.encode(list(details), enc_hook=repr))
+    except Exception:
+        return msgspec.Raw(msgspec.json.encode([_text(item) for item in details]))
+
+
+def _stack(exc: BaseException) -> str | None:
+    if exc.__traceback__ is None:
+        return None
+    try:
+        return _text("".join(traceback.format_exception(exc, chain=False))[-_TRACEBACK_CAP:])
+    except Exception:
+        return None
 
 
 def error_of(failure: Failure) -> RemoteError:

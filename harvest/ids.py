@@ -7,8 +7,28 @@ import time
 from hashlib import sha256
 from uuid import UUID
 
+from harvest.errors import PayloadError
+
 PARTITIONS = 512
+NAME_CAP = 200
 WORKFLOW_ID_CAP = 512
+
+
+def check_name(what: str, value: object, cap: int = NAME_CAP) -> str:
+    """A non-empty text that Postgres can hold, of at most `cap` characters; else `PayloadError` naming it."""
+    if not isinstance(value, str) or not value:
+        raise PayloadError(what, f"must be a non-empty text, got {value!r:.100}")
+    if len(value) > cap:
+        raise PayloadError(what, f"has at most {cap} characters, got {len(value):,}: {value[:40]!r}...")
+    if "\x00" in value or any("\ud800" <= c <= "\udfff" for c in value):
+        raise PayloadError(what, f"must not contain NUL or lone surrogates, got {value[:100]!r}")
+    return value
+
+
+def check_priority(what: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not -1000 <= value <= 1000:
+        raise PayloadError(what, f"must be a whole number from -1000 to 1000, got {value!r}")
+    return value
 
 
 def new_id() -> UUID:

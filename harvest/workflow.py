@@ -34,6 +34,7 @@ from harvest.definitions.options import Span, activity_options, seconds
 from harvest.definitions.registry import definition_of
 from harvest.definitions.workflow import DEFINITION, MARK, WorkflowDefinition, json_args
 from harvest.errors import DefinitionError, HarvestError, PayloadError, WorkflowMisuse
+from harvest.ids import WORKFLOW_ID_CAP, check_name, check_priority
 from harvest.payload.caps import INPUT_CAP, RESULT_CAP, SIGNAL_CAP
 from harvest.payload.convert import Converter
 
@@ -277,6 +278,8 @@ def continue_as_new(*args: Any, workflow: Any = None) -> NoReturn:
 def upsert_search_attributes(**attributes: Any) -> None:
     """Sets what `client.list` can filter by; None removes a key. JSON values."""
     raw = json_args("upsert_search_attributes", (attributes,), SIGNAL_CAP)
+    if b"\\u0000" in bytes(raw):
+        raise PayloadError("upsert_search_attributes", "a NUL character cannot be searched for")
     _instance("upsert_search_attributes").upsert_attributes(attributes, msgspec.Raw(bytes(raw)[1:-1]))
 
 
@@ -291,7 +294,8 @@ class _Logger(logging.LoggerAdapter[logging.Logger]):
 
     def isEnabledFor(self, level: int) -> bool:
         instance = current_instance()
-        return (instance is None or not instance.replaying) and super().isEnabledFor(level)
+        quiet = instance is not None and (instance.replaying or instance.sealed)
+        return not quiet and super().isEnabledFor(level)
 
 
 logger = _Logger(logging.getLogger("harvest.workflow"), {})
@@ -319,13 +323,15 @@ async def wait_until(check: Callable[[], object], *, timeout: timedelta | float 
 
 
 async def receive(name: str, type: Any = Any) -> Any:
-    """The argument of the next signal `name` that no handler takes (function workflows).
+    """The argument of the next signal `name` that no handler takes (function workflows); None if it has none.
 
     A signal whose argument does not fit `type` is logged and skipped.
     """
     converter = Converter(tuple[type], f"signal {name!r}")
     while True:
         raw = await _instance("receive").receive(name)
+        if bytes(raw) == b"[]":
+            return None
         try:
             return converter.load(raw, f"signal {name!r}")[0]
         except PayloadError as exc:
@@ -440,7 +446,13 @@ def _start_child(
 ) -> ChildHandle[Any]:
     instance = _instance("start_child")
     if parent_close not in ("terminate", "cancel", "abandon"):
-        raise WorkflowMisuse(f"parent_close: must be 'terminate', 'cancel' or 'abandon', got {parent_close!r}")
+        raise PayloadError("parent_close", f"must be 'terminate', 'cancel' or 'abandon', got {parent_close!r}")
+    check_priority("priority", priority)
+    if id is not None:
+        check_name("id", id, WORKFLOW_ID_CAP)
+    if queue is not None:
+        check_name("queue", queue)
+    seconds("timeout", timeout)
     definition = definition_of(workflow)
     if isinstance(definition, WorkflowDefinition):
         name, raw, decode = definition.name, definition.signature.encode_args(args, kwargs), definition.signature.decode_result
@@ -468,7 +480,10 @@ class ExternalHandle:
 
     async def signal(self, signal: Any, *args: Any) -> None:
         """Returns once the signal is stored; `ExternalWorkflowError` where no run is open."""
-        name = signal if isinstance(signal, str) else getattr(signal, MARK)[1]
+        mark = ("signal", signal) if isinstance(signal, str) else getattr(signal, MARK, ("", ""))
+        if mark[0] != "signal":
+            raise PayloadError("signal", f"{signal!r} is not a signal", hint="pass a @workflow.signal method or its name")
+        name = mark[1]
         raw = json_args(f"signal {name!r}", args, SIGNAL_CAP) if isinstance(signal, str) else _typed(signal, name, args)
         await _instance("external").send_external(lambda seq: ev.ExternalSignalSent(seq, self.id, name, raw))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextvars import copy_context
@@ -22,47 +23,36 @@ class Attempt:
     `on_beat` is called with each heartbeat, on the loop.
     """
 
-    __slots__ = (
-        "_bound",
-        "_loop",
-        "beats",
-        "cancelled",
-        "details",
-        "info",
-        "on_beat",
-        "options",
-        "started",
-        "task",
-        "threaded",
-    )
+    __slots__ = ("_bound", "_loop", "_thread", "beats", "cancelled", "details", "info", "on_beat", "options", "started", "task")
 
-    def __init__(self, info: ActivityInfo, options: ActivityOptions, on_beat: Callable[[Attempt], None] | None = None) -> None:
+    def __init__(
+        self,
+        info: ActivityInfo,
+        options: ActivityOptions,
+        loop: asyncio.AbstractEventLoop,
+        on_beat: Callable[[Attempt], None] | None = None,
+    ) -> None:
         self.info, self.options, self.on_beat = info, options, on_beat
         self.cancelled = False
         self.details: str | None = None
         self.beats = 0
-        self.threaded = False
         self.started = 0.0
         self.task: asyncio.Task[Any] | None = None
         self._bound: asyncio.Timeout | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = loop
+        self._thread = threading.get_ident()
 
     def heartbeat(self, details: tuple[Any, ...]) -> None:
         encoded = encode_details(details) if details else None
-        if self.threaded and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._beat, encoded)
-        else:
+        if threading.get_ident() == self._thread:
             self._beat(encoded)
+        else:
+            self._loop.call_soon_threadsafe(self._beat, encoded)
 
     def _beat(self, encoded: str | None) -> None:
         self.details = encoded or self.details
         self.beats += 1
-        if (
-            self._bound is not None
-            and self._loop is not None
-            and self.options.heartbeat is not None
-            and not self._bound.expired()
-        ):
+        if self._bound is not None and self.options.heartbeat is not None and not self._bound.expired():
             self._bound.reschedule(self._deadline(self._loop.time()))
         if self.on_beat is not None:
             self.on_beat(self)
@@ -88,14 +78,13 @@ class Attempt:
         options = self.options
         if definition.is_async and options.start_to_close is None and options.heartbeat is None:
             return await definition.fn(*args)
-        self._loop = loop = asyncio.get_running_loop()
+        loop = self._loop
         self.started = loop.time()
         try:
             async with asyncio.timeout_at(self._deadline(self.started)) as self._bound:
                 if definition.is_async:
                     return await definition.fn(*args)
-                self.threaded = True
-                return await loop.run_in_executor(threads, copy_context().run, definition.fn, *args)
+                return await loop.run_in_executor(threads, copy_context().run, _in_thread, definition.fn, args)
         except TimeoutError:
             if self._bound is None or not self._bound.expired():
                 raise
@@ -106,6 +95,15 @@ class Attempt:
             else:
                 kind, bound = "heartbeat", options.heartbeat or 0.0
             raise ActivityTimeout(kind, f"activity {definition.name!r} passed its {kind} time-out of {bound:g} s") from None
+
+
+def _in_thread(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    try:
+        return fn(*args)
+    except StopIteration as exc:  # a future cannot carry it
+        raise RuntimeError(f"activity raised StopIteration: {exc}") from exc
+    except (SystemExit, KeyboardInterrupt) as exc:
+        raise RuntimeError(f"activity raised {type(exc).__name__}: {exc}") from exc
 
 
 def details_of(raw: str | None) -> tuple[Any, ...]:

@@ -90,9 +90,15 @@ class LocalSteps:
             definition = self.registry.activity(step.name, step.queue)
             info = ActivityInfo(step.name, step.workflow_id, str(step.execution_id), step.seq, attempt, step.queue)
             signature = definition.signature
-            result = await Attempt(info, step.options).call(definition, signature.decode_args(step.input), self.threads)
+            loop = self.loop or asyncio.get_running_loop()
+            result = await Attempt(info, step.options, loop).call(definition, signature.decode_args(step.input), self.threads)
             return ev.ActivityCompleted(step.seq, signature.encode_result(result))
-        except Exception as exc:
+        except asyncio.CancelledError as exc:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise _Failed(failure_of(exc)) from exc  # the activity's own doing
+        except BaseException as exc:
             raise _Failed(failure_of(exc)) from exc
 
 

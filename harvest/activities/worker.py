@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -15,12 +15,14 @@ from harvest.activities.attempt import Attempt, details_of
 from harvest.activities.local import LocalSteps
 from harvest.activities.retry import next_try
 from harvest.activity import ActivityInfo
+from harvest.backoff import Backoff
 from harvest.clock import MICRO, Clock
 from harvest.coalesce import Coalescer
 from harvest.core import events as ev
 from harvest.decisions.ports import Step
 from harvest.definitions.activity import ActivityDefinition
 from harvest.definitions.registry import Registry
+from harvest.errors import HubUnreachable
 from harvest.failure import Failure, encode_failure, failure_of
 from harvest.hub import activity_tasks
 from harvest.hub.activity_tasks import Again, Beat, Finished
@@ -33,6 +35,8 @@ from harvest.wakes.topics import QUEUE
 log = logging.getLogger("harvest.activities")
 
 CLAIM_SIZE = 200
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Held(NamedTuple):
@@ -222,7 +226,7 @@ class ActivityWorker(Service):
             step.name, step.workflow_id, str(step.execution_id), step.seq, held.attempt, step.queue,
             details_of(held.heartbeat) if held.heartbeat else (),
         )  # fmt: skip
-        attempt = self.running[key] = Attempt(info, self._bounded(held), self._beat)
+        attempt = self.running[key] = Attempt(info, self._bounded(held), self.loop, self._beat)
         attempt.task = asyncio.current_task()
         failure: Failure | None = None
         result: msgspec.Raw | None = None
@@ -233,14 +237,16 @@ class ActivityWorker(Service):
                 return
             arguments = definition.signature.decode_args(step.input)
             result = definition.signature.encode_result(await attempt.call(definition, arguments, self.threads))
-        except asyncio.CancelledError:
-            if not attempt.cancelled:
+        except asyncio.CancelledError as exc:
+            if attempt.cancelled:
+                return
+            if attempt.task is not None and attempt.task.cancelling():
                 raise  # the worker stops: the row goes back to the queue
-            return
+            failure = failure_of(exc)  # the activity's own doing
         except _Superseded:
             log.info("activity %s of %s was re-tried elsewhere; its transaction is rolled back", step.name, step.workflow_id)
             return
-        except Exception as exc:
+        except BaseException as exc:  # SystemExit in an activity is the activity's failure, not the worker's end
             failure = failure_of(exc)
         finally:
             if self.running.get(key) is attempt:
@@ -291,7 +297,7 @@ class ActivityWorker(Service):
                     failure.message,
                 )
                 again = Again(step.execution_id, step.seq, attempt, delay, encode_failure(failure))
-                if await self._retries.submit(again):
+                if await self._surely(self._retries, again):
                     asyncio.get_running_loop().call_later(delay, self.kick, step.queue)
                 return
             arrival: ev.Arrival = ev.ActivityFailed(step.seq, failure, attempt)
@@ -302,9 +308,22 @@ class ActivityWorker(Service):
             return
         text = None if result is None else bytes(result).decode()
         end = Finished(step.execution_id, step.seq, attempt, text, None if failure is None else encode_failure(failure))
-        row = await self._completions.submit(end)
+        row = await self._surely(self._completions, end)
         if row is not None:
             self._stored(row)
+
+    async def _surely(self, writes: Coalescer[T, R], item: T) -> R:
+        """A result is not given up while the database is away."""
+        backoff, tries = Backoff(0.1, cap=5.0), 0
+        while True:
+            try:
+                return await writes.submit(item)
+            except Exception as exc:
+                tries += 1
+                log.warning("the end of an activity could not be written (try %d): %s", tries, exc)
+                if not isinstance(exc, HubUnreachable) and tries > 3:
+                    raise
+            await asyncio.sleep(backoff.delay(tries))
 
     # --- coalesced writes -------------------------------------------------------------------------
 

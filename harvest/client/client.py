@@ -19,6 +19,7 @@ from harvest.errors import ConfigError, PayloadError
 from harvest.hub import executions, workers
 from harvest.hub.database import Database
 from harvest.hub.migrate import check_version
+from harvest.ids import check_name
 from harvest.operations import start as starting
 from harvest.operations.site import Site, as_json
 from harvest.workflow import WorkflowFunction
@@ -111,8 +112,7 @@ class Client:
                 started = await starting.start_inside(self.site, session, run, conflict)
         else:
             started = await starting.start(self.site, run, conflict)
-        fresh = started.created and connection is None
-        return WorkflowHandle(self.site, id, started.execution_id, definition, fresh=fresh)
+        return WorkflowHandle(self.site, id, started.execution_id, definition)
 
     async def _new_run(
         self, workflow: Any, args: tuple[Any, ...], id: str, options: StartOptions
@@ -136,9 +136,9 @@ class Client:
             reuse=reuse,
             priority=options.get("priority", 0),
             timeout=seconds("timeout", options.get("timeout")),
-            delay=seconds("delay", options.get("delay")) or 0.0,
+            delay=seconds("delay", options.get("delay"), zero=True) or 0.0,
             memo=None if memo is None else as_json("memo", memo),
-            attributes=None if attributes is None else as_json("search_attributes", attributes),
+            attributes=None if attributes is None else starting.check_attributes(as_json("search_attributes", attributes)),
         )
         return run, definition
 
@@ -158,6 +158,8 @@ class Client:
     ) -> WorkflowHandle[Any]:
         """Signals the open run of this id, or starts one with the signal; one transaction either way."""
         options.setdefault("conflict", "use_existing")
+        if "connection" in options:
+            raise ConfigError("connection", "signal_with_start has a transaction of its own")
         run, definition = await self._new_run(workflow, args, id, options)
         name, raw, _ = handler_call("signal", signal, signal_args, definition)
         started = await starting.start(self.site, run, options["conflict"], signal=(name, raw))
@@ -206,6 +208,11 @@ class Client:
         """Runs, newest first. `prefix` of the workflow id; `after` and `before` bound the time of creation."""
         if state is not None and state not in STATES:
             raise ConfigError("state", f"must be one of {', '.join(STATES)}, got {state!r}")
+        for name, value in (("type", type), ("queue", queue), ("prefix", prefix)):
+            if value is not None:
+                check_name(name, value, 1_000)
+        if page < 1:
+            raise ConfigError("page", f"must be 1 or more, got {page}")
         cursor, left = None, limit
         while left is None or left > 0:
             size = page if left is None else min(page, left)

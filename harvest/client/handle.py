@@ -21,11 +21,13 @@ from harvest.errors import UpdateFailed, UpdateRejected, WorkflowFailedError, Wo
 from harvest.failure import Failure, decode_failure, error_of
 from harvest.hub import executions, history
 from harvest.hub.database import Row
+from harvest.ids import WORKFLOW_ID_CAP, check_name
 from harvest.operations import follow, message, query, update
 from harvest.operations.follow import Outcome
 from harvest.operations.site import Site
 
 T = TypeVar("T")
+KEY_CAP = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +103,9 @@ class WorkflowHandle(Generic[T]):
         workflow_id: str,
         execution_id: UUID | None,
         definition: WorkflowDefinition | None,
-        *,
-        fresh: bool = False,
     ) -> None:
-        self._site, self.id, self.execution_id, self._definition, self._fresh = (
-            site,
-            workflow_id,
-            execution_id,
-            definition,
-            fresh,
-        )
+        self._site, self.execution_id, self._definition = site, execution_id, definition
+        self.id = check_name("id", workflow_id, WORKFLOW_ID_CAP)
 
     def __repr__(self) -> str:
         return f"<WorkflowHandle {self.id}>"
@@ -127,22 +122,25 @@ class WorkflowHandle(Generic[T]):
 
     async def result(self, *, timeout: Span = None) -> T:
         """Waits for the end. Raises `WorkflowFailedError` when it did not complete, `TimeoutError` after `timeout`."""
-        fresh, self._fresh = self._fresh, False
         span = seconds("timeout", timeout)
-        work = follow.result(self._site, await self._execution(), known_open=fresh)
+        work = follow.result(self._site, await self._execution())
         outcome = await (work if span is None else asyncio.wait_for(work, span))
         return self._value(outcome)
 
     def _value(self, outcome: Outcome) -> T:
         if outcome.state == "COMPLETED":
-            return self._decoded(outcome.result or "null")  # type: ignore[no-any-return]
+            return self._decoded(outcome.result or "null", outcome.type)  # type: ignore[no-any-return]
         failure = _failure(outcome.failure) or Failure(outcome.state.lower(), outcome.state)
         error = WorkflowFailedError(self.id, outcome.state, failure.message, type=failure.type)
         error.__cause__ = error_of(failure)
         raise error
 
-    def _decoded(self, text: str) -> Any:
-        return msgspec.json.decode(text) if self._definition is None else self._definition.signature.decode_result(text)
+    def _decoded(self, text: str, type: str) -> Any:
+        """Typed by the definition, unless the run ended as another type (continue-as-new)."""
+        definition = self._definition
+        if definition is None or definition.name != type:
+            return msgspec.json.decode(text)
+        return definition.signature.decode_result(text)
 
     async def result_snapshot(self) -> Snapshot:
         """The state now, without waiting."""
@@ -154,7 +152,7 @@ class WorkflowHandle(Generic[T]):
             if row["continued_to"] is None:
                 break
             execution_id = row["continued_to"]
-        value = self._decoded(row["result"]) if row["result"] is not None else None
+        value = self._decoded(row["result"], row["type"]) if row["result"] is not None else None
         return Snapshot(row["state"], value, _failure(row["failure"]))
 
     # --- talking to it
@@ -162,6 +160,8 @@ class WorkflowHandle(Generic[T]):
     async def signal(self, signal: Any, *args: Any, idempotency_key: str | None = None) -> None:
         """Returns once the signal is durable. A key is delivered once."""
         name, raw, _ = handler_call("signal", signal, args, self._definition)
+        if idempotency_key is not None:
+            check_name("idempotency_key", idempotency_key, KEY_CAP)
         await message.signal(self._site, self.id, name, raw, idempotency_key)
 
     async def query(self, query_: Any, *args: Any, timeout: Span = 10.0) -> Any:
@@ -176,6 +176,8 @@ class WorkflowHandle(Generic[T]):
         The same `update_id` acts once and answers each time.
         """
         name, raw, handler = handler_call("update", update_, args, self._definition)
+        if update_id is not None:
+            check_name("update_id", update_id, KEY_CAP)
         try:
             answer = await update.update(self._site, self.id, name, raw, update_id, seconds("timeout", timeout) or 60.0)
         except Answer as bad:
@@ -185,11 +187,11 @@ class WorkflowHandle(Generic[T]):
 
     async def cancel(self, reason: str = "") -> None:
         """Asks it to cancel; returns once the request is durable."""
-        await message.cancel(self._site, self.id, reason)
+        await message.cancel(self._site, self.id, _reason(reason))
 
     async def terminate(self, reason: str = "", *, timeout: Span = 10.0) -> None:
         """Ends it without asking its code; returns once it is closed."""
-        await message.terminate(self._site, self.id, reason, patience=seconds("timeout", timeout) or 10.0)
+        await message.terminate(self._site, self.id, _reason(reason), patience=seconds("timeout", timeout) or 10.0)
 
     # --- looking at it
 
@@ -218,6 +220,10 @@ class WorkflowHandle(Generic[T]):
             raise WorkflowNotFound(f"no run has the execution id {execution_id}")
         decisions = (await history.load(self._site.db, [execution_id]))[execution_id]
         return encode_history(History(info_of(row), decisions))
+
+
+def _reason(reason: str) -> str:
+    return check_name("reason", reason, 10_000) if reason != "" else ""
 
 
 def description_of(row: Row) -> Description:

@@ -271,6 +271,7 @@ EventUnion = Union[Arrival, Command]
 
 _encoder = msgspec.json.Encoder()
 _list_decoder = msgspec.json.Decoder(list[EventUnion])
+_event_decoder = msgspec.json.Decoder(EventUnion)
 _arrival_decoder = msgspec.json.Decoder(Arrival)
 
 
@@ -280,6 +281,11 @@ def encode_events(events: list[Event]) -> str:
 
 def encode_event(event: Event) -> str:
     return _encoder.encode(event).decode()
+
+
+def decode_event(raw: str) -> Event:
+    event: Event = _event_decoder.decode(raw)
+    return event
 
 
 def decode_arrival(raw: str) -> Arrival:

@@ -9,20 +9,20 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any, Protocol, cast
 
 import msgspec
 
 from harvest.core import events as ev
-from harvest.core.loop import DurableTimer, WorkflowLoop, driven, get_running_loop, set_running_loop
+from harvest.core.loop import STEPS_PER_DECISION, DurableTimer, WorkflowLoop, driven, get_running_loop, set_running_loop
 from harvest.errors import (
     ActivityError,
     ChildWorkflowError,
     ExternalWorkflowError,
     HistoryCapExceeded,
+    InputError,
     NonDeterminismError,
-    PayloadError,
     WorkflowMisuse,
 )
 from harvest.failure import error_of, failure_of
@@ -138,7 +138,7 @@ class Instance:
         self.pending: dict[int, EngineFuture] = {}
         self.timers: dict[int, DurableTimer] = {}
         self.timer_heap: list[tuple[int, int]] = []
-        self.conditions: list[tuple[Callable[[], object], asyncio.Future[Any]]] = []
+        self.conditions: list[tuple[Callable[[], object], asyncio.Future[Any], Context]] = []
         self.mailbox: dict[str, deque[msgspec.Raw]] = {}
         self.receivers: dict[str, deque[asyncio.Future[Any]]] = {}
         self.children: dict[int, ev.ChildStarted] = {}
@@ -152,7 +152,9 @@ class Instance:
         self.closed = False
         self.events = 0
         self.history_advice = history_advice
+        self.had_children = False
         self._seq = 0
+        self._budget = 0
         self._commands: list[ev.Command | None] = []
         self._issued: dict[int, int] = {}
         self._closing: ev.Command | None = None
@@ -185,7 +187,8 @@ class Instance:
         set_running_loop(self.loop)
         driven.instance = self
         try:
-            if self.main is None:
+            self._budget = STEPS_PER_DECISION
+            if self.main is None and not (arrivals and isinstance(arrivals[0], _ENDINGS)):
                 self._start()
             for index, arrival in enumerate(arrivals):
                 if self.closed:
@@ -197,6 +200,10 @@ class Instance:
                     rejected[index] = cast(BaseException, refusal.__cause__)
                     continue
                 self._drain()
+        except Exception as exc:
+            self.fault = self.fault or exc
+        except BaseException as exc:
+            self._escaped(exc)
         finally:
             driven.instance = None
             if not many:
@@ -211,6 +218,12 @@ class Instance:
             commands = self._check_replay(commands, recorded, len(arrivals))
         self.events += sum(taken) + len(commands)
         return Outcome(commands, taken, rejected, self.closed)
+
+    def _escaped(self, exc: BaseException) -> None:
+        """SystemExit and its like fail the decision; they never reach the worker."""
+        fault = WorkflowMisuse(f"workflow code raised {type(exc).__name__}: {exc}", hint="raise an Exception instead")
+        fault.__cause__ = exc
+        self.fault = self.fault or fault
 
     def _start(self) -> None:
         loop = self.loop
@@ -232,7 +245,7 @@ class Instance:
             reason = self.cancel_reason
             command = ev.RunFailed(failure_of(exc)) if reason is None else ev.RunCancelled(reason)
         except Exception as exc:
-            if isinstance(exc, RuntimeError) and "attached to a different loop" in str(exc):
+            if _foreign(exc):
                 self.fault = WorkflowMisuse(
                     f"workflow {self.info.type!r} awaited something that is not of the workflow: {exc}",
                     hint="await activities, timers, signals and children; do other I/O in an activity",
@@ -242,8 +255,7 @@ class Instance:
                 self.fault = exc
             command = ev.RunFailed(failure_of(exc))
         except BaseException as exc:
-            self.fault = WorkflowMisuse(f"workflow code raised {type(exc).__name__}: {exc}")
-            self.fault.__cause__ = exc
+            self._escaped(exc)
             return
         self._close_with(command)
 
@@ -255,26 +267,24 @@ class Instance:
     def _drain(self) -> None:
         """Until nothing moves: the ready queue, then conditions one at a time in registration order."""
         loop = self.loop
-        loop.run_ready()
-        while self.conditions and not self.closed:
-            for item in self.conditions:
-                check, future = item
-                if future.done():
-                    self.conditions.remove(item)
-                    break
+        self._budget = loop.run_ready(self._budget)
+        while self.conditions and not self.closed and self._one_condition():
+            self._budget = loop.run_ready(self._budget)
+
+    def _one_condition(self) -> bool:
+        """Takes the first condition that is settled; False when none is."""
+        for item in self.conditions:
+            check, future, context = item
+            if not future.done():
                 try:
-                    met = check()
+                    if not context.run(check):
+                        continue
+                    future.set_result(None)
                 except Exception as exc:
                     future.set_exception(exc)
-                    met = None
-                if met or met is None:
-                    if met:
-                        future.set_result(None)
-                    self.conditions.remove(item)
-                    break
-            else:
-                return
-            loop.run_ready()
+            self.conditions.remove(item)
+            return True
+        return False
 
     def _check_replay(self, issued: list[ev.Command], recorded: list[ev.Command], arrivals: int) -> list[ev.Command]:
         asked = {c.patch_id for c in issued if isinstance(c, ev.VersionMarked)}
@@ -347,7 +357,10 @@ class Instance:
             return True
         try:
             result = self.loop.context.run(handler.invoke, self.target, arrival.input)
-        except PayloadError as exc:
+        except ContinueAsNew as again:
+            self._close_with(ev.RunContinued(again.name, again.input))
+            return True
+        except InputError as exc:
             log.warning("%s %s: signal %r dropped: %s", self.info.type, self.info.workflow_id, arrival.name, exc)
             return True
         except Exception as exc:
@@ -360,6 +373,8 @@ class Instance:
     async def _signal_task(self, coro: Any) -> None:
         try:
             await coro
+        except ContinueAsNew as again:
+            self._close_with(ev.RunContinued(again.name, again.input))
         except Exception as exc:
             self._fail_run(exc)
 
@@ -376,8 +391,8 @@ class Instance:
             if not asyncio.iscoroutine(result):
                 self._commands.append(ev.UpdateCompleted(arrival.update_id, handler.encode(result)))
                 return True
-        except Exception as exc:
-            self._commands.append(ev.UpdateFailed(arrival.update_id, failure_of(exc)))
+        except (Exception, ContinueAsNew) as exc:
+            self._commands.append(ev.UpdateFailed(arrival.update_id, failure_of(_no_continuing(exc))))
             return True
         task = self._update_task(arrival.update_id, handler, result)
         self.loop.create_task(task, name=f"update-{arrival.name}", context=self.loop.context)
@@ -397,18 +412,16 @@ class Instance:
     async def _update_task(self, update_id: str, handler: Handler, coro: Any) -> None:
         try:
             command: ev.Command = ev.UpdateCompleted(update_id, handler.encode(await coro))
-        except Exception as exc:
-            command = ev.UpdateFailed(update_id, failure_of(exc))
-        except asyncio.CancelledError as exc:
-            command = ev.UpdateFailed(update_id, failure_of(exc))
+        except (Exception, ContinueAsNew, asyncio.CancelledError) as exc:
+            command = ev.UpdateFailed(update_id, failure_of(_no_continuing(exc)))
         if not self.sealed:
             self._commands.append(command)
 
     def _cancel(self, arrival: ev.CancelRequested) -> bool:
-        if self.cancel_reason is None:
+        if self.cancel_reason is None:  # a second request must not interrupt the cleaning up after the first
             self.cancel_reason = arrival.reason
-        if self.main is not None:
-            self.main.cancel()
+            if self.main is not None:
+                self.main.cancel()
         return True
 
     def _close_by_engine(self, arrival: ev.TerminateRequested | ev.DeadlinePassed | ev.HistoryCapReached) -> bool:
@@ -484,6 +497,7 @@ class Instance:
         seq = command.seq
         future = self.pending[seq] = EngineFuture(self, seq, "child", command.workflow_id, decode)
         self.children[seq] = command
+        self.had_children = True
         self._issue(seq, command)
         return future
 
@@ -511,7 +525,7 @@ class Instance:
     def wait_condition(self, check: Callable[[], object]) -> asyncio.Future[Any]:
         self.check_writable("wait")
         future = self.loop.create_future()
-        self.conditions.append((check, future))
+        self.conditions.append((check, future, copy_context()))
         return future
 
     def receive(self, name: str) -> asyncio.Future[Any]:
@@ -532,7 +546,14 @@ class Instance:
             if isinstance(recorded, ev.SideEffectRecorded) and recorded.seq == seq:
                 self._issue(seq, recorded)
                 return recorded.value
-        value = make()
+        try:
+            value = make()
+        except Exception as exc:
+            self.fault = WorkflowMisuse(
+                f"a side effect raised {type(exc).__name__}: {exc}", hint="what can fail is an activity"
+            )
+            self.fault.__cause__ = exc
+            raise self.fault from exc
         self._issue(seq, ev.SideEffectRecorded(seq, value))
         return value
 
@@ -605,6 +626,24 @@ class Instance:
         return survivors
 
 
+def _foreign(exc: BaseException) -> bool:
+    """Did the code await something of another event loop, perhaps within a group?"""
+    if isinstance(exc, BaseExceptionGroup):
+        return any(map(_foreign, exc.exceptions))
+    text = str(exc)
+    return isinstance(exc, RuntimeError) and (
+        "attached to a different loop" in text or "bound to a different event loop" in text
+    )
+
+
+def _no_continuing(exc: BaseException) -> BaseException:
+    if isinstance(exc, ContinueAsNew):
+        return WorkflowMisuse(
+            "an update cannot continue the run as new", hint="set a flag and do it in the run, or in a signal"
+        )
+    return exc
+
+
 class _Rejected(Exception):
     """An update was refused; the reason is the cause."""
 
@@ -631,6 +670,7 @@ def closing_command(arrival: ev.TerminateRequested | ev.DeadlinePassed | ev.Hist
     return ev.RunFailed(failure_of(HistoryCapExceeded(text, hint="end long runs with workflow.continue_as_new")))
 
 
+_ENDINGS = (ev.TerminateRequested, ev.DeadlinePassed, ev.HistoryCapReached)
 _APPLY: dict[type, Callable[[Instance, Any], bool]] = {
     ev.TimerFired: Instance._timer_fired,
     ev.ActivityCompleted: Instance._resolved,

@@ -31,6 +31,18 @@ get_running_loop = asyncio_events._get_running_loop
 set_running_loop = asyncio_events._set_running_loop
 
 
+STEPS_PER_DECISION = 1_000_000
+LONGEST = 100 * 365 * 86_400.0
+"""Seconds; a timer that is set for longer (infinity, say) is set for this."""
+
+
+def micros(seconds: float) -> int:
+    """Microseconds of a delay. `ValueError` for NaN; what is beyond a century is a century."""
+    if seconds != seconds:
+        raise ValueError("a timer cannot be set for NaN seconds")
+    return round(max(-LONGEST, min(LONGEST, seconds)) * MICRO)
+
+
 class _Driven(threading.local):
     """The run that is being driven on this thread. (On Python 3.11 the running loop costs a system call to ask for.)"""
 
@@ -62,7 +74,7 @@ class Ready:
 
     __slots__ = ("args", "callback", "context")
 
-    def __init__(self, callback: Callable[..., object] | None, args: tuple[Any, ...], context: Context | None) -> None:
+    def __init__(self, callback: Callable[..., object] | None, args: tuple[Any, ...], context: Context) -> None:
         self.callback, self.args, self.context = callback, args, context
 
     def cancel(self) -> None:
@@ -125,6 +137,20 @@ class WorkflowFuture(asyncio.Future[Any]):
         return self.number
 
 
+def _gathering_hash(self: Any) -> int:
+    """What `asyncio.gather` returns is made inside asyncio; in a workflow it hashes by first use, like the rest."""
+    loop = self.get_loop()
+    if not isinstance(loop, WorkflowLoop):
+        return object.__hash__(self)
+    number: int | None = self.__dict__.get("_harvest_number")
+    if number is None:
+        number = self.__dict__["_harvest_number"] = loop.next_number()
+    return number
+
+
+asyncio.tasks._GatheringFuture.__hash__ = _gathering_hash  # type: ignore[attr-defined]
+
+
 class WorkflowLoop(asyncio.AbstractEventLoop):
     """See the module's text. `epoch_us` is the time of the first decision: `time()` counts from there."""
 
@@ -144,17 +170,17 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     # --- scheduling
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
-        ready = Ready(callback, args, context)
+        ready = Ready(callback, args, context or copy_context())
         self.ready.append(ready)
         return ready
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Context | None = None
     ) -> Any:
-        return self._timer(round(delay * MICRO), callback, args, context)
+        return self._timer(micros(delay), callback, args, context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
-        return self._timer(round(when * MICRO) + self.epoch_us - self.instance.now_us, callback, args, context)
+        return self._timer(micros(when) + self.epoch_us - self.instance.now_us, callback, args, context)
 
     def _timer(self, delay_us: int, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> Any:
         if delay_us <= 0:
@@ -181,18 +207,30 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             self._compact_at = max(64, 2 * len(self.tasks))
         return task
 
-    def run_ready(self) -> None:
-        """Runs callbacks, in order, until none is left."""
+    def run_ready(self, budget: int) -> int:
+        """Runs callbacks, in order, until none is left; returns what is left of the budget.
+
+        A callback that raises is noted, as asyncio does. Raises `WorkflowMisuse` when the budget is spent: the
+        code spins without ever blocking on the engine.
+        """
         ready = self.ready
         while ready:
             item = ready.popleft()
             callback = item.callback
-            if callback is not None:
-                context = item.context
-                if context is None:
-                    callback(*item.args)
-                else:
-                    context.run(callback, *item.args)
+            if callback is None:
+                continue
+            budget -= 1
+            if budget < 0:
+                ready.clear()
+                raise WorkflowMisuse(
+                    f"the code did not come to rest within {STEPS_PER_DECISION:,} steps of one decision",
+                    hint="does it spin on asyncio.sleep(0)? wait with workflow.wait_until(...) or a timer",
+                )
+            try:
+                item.context.run(callback, *item.args)
+            except Exception as exc:
+                self.call_exception_handler({"message": f"callback {callback!r} raised", "exception": exc})
+        return budget
 
     # --- the outside of asyncio's contract
 

@@ -22,7 +22,7 @@ from harvest.decider.inbox import Inbox
 from harvest.decider.lanes import Lane
 from harvest.decider.timers import Timers
 from harvest.decisions.answers import Undelivered
-from harvest.decisions.decide import ENDING, Draft, decide
+from harvest.decisions.decide import ENDING, Draft, begins_later, decide
 from harvest.decisions.load import Loaded, describe_run, load, rebuild
 from harvest.decisions.ports import Hands, Holdings
 from harvest.decisions.residents import Residents
@@ -87,6 +87,7 @@ class Decider(Service):
         writer = Writer(pool)
         self.lanes = [Lane(db, writer, n, lambda: holdings.epochs) for n in range(options.lanes)]
         self.free: list[Lane] = []
+        self.waiting_for_mail: set[UUID] = set()  # successors whose predecessor's mail is on its way
         self._to_load: dict[UUID, Run] = {}
         self._loading = False
         self._pumping = False
@@ -133,11 +134,9 @@ class Decider(Service):
             refuse(delivery.ack, lost)
         for future in run.updates.values():
             refuse(future, lost)
-        for question in run.questions:
-            refuse(question.answer, lost)
+        self._refuse_questions(run, lost)
         run.queue.clear()
         run.updates.clear()
-        run.questions.clear()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Runs something on the side; its error is logged, and a scan makes up for it."""
@@ -174,6 +173,10 @@ class Decider(Service):
             return None
         return execution_id
 
+    def holds_open(self, execution_id: UUID) -> bool:
+        run = self.runs.get(execution_id)
+        return run is not None and run.known and not run.terminal
+
     def _entry(self, execution_id: UUID, partition: int) -> Run:
         run = self.runs.get(execution_id)
         if run is None:
@@ -193,14 +196,14 @@ class Decider(Service):
 
     def wake(self, execution_id: UUID, partition: int) -> None:
         """A run may have mail or finished activities in the hub."""
-        if partition in self.holdings.epochs:
+        if partition in self.holdings.epochs and execution_id not in self.waiting_for_mail:
             run = self._entry(execution_id, partition)
             run.mail = True
             self._enqueue(run)
 
     def due(self, execution_id: UUID, partition: int, due_us: int | None) -> None:
         """A scan found the run's task: due now, or soon."""
-        if partition not in self.holdings.epochs:
+        if partition not in self.holdings.epochs or execution_id in self.waiting_for_mail:
             return
         run = self.runs.get(execution_id)
         if run is not None and (run.busy or run.queued or run.loaded is not None or run.dead):
@@ -219,6 +222,7 @@ class Decider(Service):
         priority: int = 0,
         deadline_us: int | None = None,
         parent: Parent | None = None,
+        parent_close: str | None = None,
         mail: bool = False,
     ) -> None:
         """A run that was just stored and has no history: nothing needs to be read for it."""
@@ -233,7 +237,7 @@ class Decider(Service):
             deadline_us,
             parent,
         )
-        run.known, run.mail = True, mail
+        run.known, run.mail, run.parent_close = True, mail, parent_close
         self.open_ids[run.workflow_id] = execution_id
         self._enqueue(run)
 
@@ -301,17 +305,19 @@ class Decider(Service):
             # What is ready is shared among the free lanes, so that one commits while the next is driven.
             share = -(-len(self.inbox) // len(self.free))
             size = min(self.options.batch, max(MIN_SHARE, share))
-            with driving_many():
-                while len(drafts) < size and perf_counter() < until:
-                    run = self.inbox.take()
-                    if run is None:
-                        break
-                    draft = self._take(run)
-                    if draft is not None:
-                        run.busy = True
-                        drafts.append(draft)
-            if drafts:
-                self.spawn(self._commit(self.free.pop(), drafts))
+            try:
+                with driving_many():
+                    while len(drafts) < size and perf_counter() < until:
+                        run = self.inbox.take()
+                        if run is None:
+                            break
+                        draft = self._take(run)
+                        if draft is not None:
+                            run.busy = True
+                            drafts.append(draft)
+            finally:
+                if drafts:
+                    self.spawn(self._commit(self.free.pop(), drafts))
             if perf_counter() >= until:
                 break
         if len(self.inbox) and self.free:
@@ -348,6 +354,8 @@ class Decider(Service):
         loaded: Loaded | None = run.loaded
         if loaded is not None:
             run.loaded = None
+            if loaded.error is not None and not run.dead:
+                raise loaded.error
             if not self._absorb(run, loaded):
                 return None
         elif run.mail or not run.known:
@@ -357,7 +365,12 @@ class Decider(Service):
             self.residents.hits += 1
             return "warm"
         if run.dead:
+            self._refuse_questions(run, QueryFailed("the run is parked: its decisions fail; see `harvest run show`"))
             return "engine" if self._ending(run) else None
+        if begins_later(run, self.clock.now_us()):
+            self._refuse_questions(run, QueryFailed("the run has not begun yet: its start is delayed"))
+            self.timers.arm(run.stored[1] or 0, run.execution_id, run.partition)
+            return None
         decisions = [] if loaded is None else loaded.decisions
         if run.decision and not decisions:
             run.known = False
@@ -405,9 +418,7 @@ class Decider(Service):
                 rebuild(run, loaded.decisions, self.registry, None)
                 self._answer(run)
             except Exception as exc:
-                for question in run.questions:
-                    refuse(question.answer, exc)
-                run.questions.clear()
+                self._refuse_questions(run, exc)
             run.drop_instance()
         if loaded.deliveries:
             successor = row["continued_to"]
@@ -418,6 +429,11 @@ class Decider(Service):
                 self.spawn(messages.drop_unread(self.db, [run.execution_id], reply))
         self._refuse_all(run)
         self.runs.pop(run.execution_id, None)
+
+    def _refuse_questions(self, run: Run, error: Exception) -> None:
+        for question in run.questions:
+            refuse(question.answer, error)
+        run.questions.clear()
 
     async def _forward(self, run: Run, successor: UUID) -> None:
         await messages.forward(self.db, run.execution_id, successor)
@@ -438,6 +454,8 @@ class Decider(Service):
                 resolve(question.answer, run.instance.query(question.name, question.input))
             except Exception as exc:
                 refuse(question.answer, exc)
+            except BaseException as exc:
+                refuse(question.answer, QueryFailed(f"query {question.name!r} raised {type(exc).__name__}"))
         run.questions.clear()
 
     # --- loading ----------------------------------------------------------------------------------
@@ -535,19 +553,16 @@ class Decider(Service):
                 self.runs.pop(gone.execution_id, None)
                 self.open_ids.pop(gone.workflow_id, None)
 
-    def forget(self, run: Run, successor: UUID | None) -> None:
-        """A closed run leaves; what it had no time to look at goes to its successor or back to the sender."""
+    def forget(self, run: Run) -> None:
+        """A closed run leaves; what it had no time to look at goes back to the sender."""
         run.terminal = True
         self.runs.pop(run.execution_id, None)
         if self.open_ids.get(run.workflow_id) == run.execution_id:
             del self.open_ids[run.workflow_id]
-        left = [d for d in run.queue if d.message is None and d.ack is not None]
+        for delivery in run.queue:  # through the mailbox they reach a successor behind the mail that came first
+            refuse(delivery.ack, Undelivered("the run closed"))
         run.queue.clear()
-        for delivery in left:
-            if successor is None or not self.offer(successor, run.partition, delivery):
-                refuse(delivery.ack, Undelivered("the run closed"))
-        for question in run.questions:
-            refuse(question.answer, Undelivered("the run closed"))
+        self._refuse_questions(run, Undelivered("the run closed"))
         run.drop_instance()
 
     def _taken(self, draft: Draft) -> None:
@@ -590,15 +605,14 @@ class Decider(Service):
         run.seen.clear()
         name = run.info.type if run.info is not None else "?"
         log.error("decision of %s %s failed (strike %d): %s", name, run.workflow_id, run.strikes, exc, exc_info=exc)
-        for question in run.questions:
-            refuse(question.answer, QueryFailed(f"the run cannot be replayed: {exc}"))
-        run.questions.clear()
+        self._refuse_questions(run, QueryFailed(f"the run cannot be replayed: {exc}"))
         for delivery in run.queue:
             refuse(delivery.ack, Undelivered(f"the decision failed: {exc}"))
         # Mail is read again; results of activities of this process exist nowhere else.
         kept = [d for d in run.queue if d.message is None and d.ack is None]
         run.queue.clear()
         run.queue.extend(kept)
+        run.updates = {name: ack for name, ack in run.updates.items() if not ack.done()}
         error = encode_failure(failure_of(exc))
         run.dead = run.strikes >= STRIKES
         delay = None if run.dead else Backoff(1.0, cap=30.0).delay(run.strikes)

@@ -44,8 +44,13 @@ class Effects:
         for delivery in draft.deliveries:
             if delivery.message is not None:
                 run.seen.discard(delivery.message)
-            if delivery.ack is not None and not isinstance(delivery.arrival, ev.UpdateAdmitted):
-                if isinstance(draft.closing, _BY_ENGINE) and not isinstance(delivery.arrival, ENDING):
+            if delivery.ack is None:
+                continue
+            if isinstance(delivery.arrival, ev.UpdateAdmitted):
+                if draft.by_engine:
+                    refuse(delivery.ack, Answer(unfinished(draft.state)))
+            else:
+                if draft.by_engine and not isinstance(delivery.arrival, ENDING):
                     refuse(delivery.ack, Undelivered("the run was ended"))
                 else:
                     resolve(delivery.ack)
@@ -130,7 +135,14 @@ class Effects:
         )
         parent = Parent(run.execution_id, run.workflow_id, decider.pool, command.seq)
         deadline = None if command.timeout is None else decider.clock.now_us() + round(command.timeout * 1e6)
-        decider.begin(execution_id, info, priority=command.priority, deadline_us=deadline, parent=parent)
+        decider.begin(
+            execution_id,
+            info,
+            parent_close=command.parent_close,
+            priority=command.priority,
+            deadline_us=deadline,
+            parent=parent,
+        )
 
     def _updated(self, run: Run, command: ev.UpdateCompleted | ev.UpdateFailed) -> None:
         run.remote_updates.discard(command.update_id)
@@ -190,19 +202,26 @@ class Effects:
         result, failure = outcome_of(draft.closing)
         successor = draft.ids.get(0)
         key = str(run.execution_id)
-        decider.router.wake(CLOSED, key, (draft.state, result, failure, successor))
+        assert run.info is not None
+        decider.router.wake(CLOSED, key, (run.info.type, draft.state, result, failure, successor))
         decider.notifier.closed(key)
         if successor is not None:
             self._continued(draft, successor)
         elif run.parent is not None:
             self._tell_parent(draft, run.parent)
-        decider.forget(run, successor)
+        decider.forget(run)
 
     def _continued(self, draft: Draft, successor: UUID) -> None:
-        run, decider, again = draft.run, self.decider, draft.closing
-        assert isinstance(again, ev.RunContinued)
-        decider.spawn(messages.forward(decider.db, run.execution_id, successor))
-        # It is loaded like any other, so that carried signals are read with it.
+        # It is loaded like any other, so that its carried and forwarded mail is read with it.
+        self.decider.waiting_for_mail.add(successor)
+        self.decider.spawn(self._forwarded(draft.run, successor))
+
+    async def _forwarded(self, run: Run, successor: UUID) -> None:
+        decider = self.decider
+        try:
+            await messages.forward(decider.db, run.execution_id, successor)
+        finally:
+            decider.waiting_for_mail.discard(successor)
         decider.wake(successor, run.partition)
 
     def _tell_parent(self, draft: Draft, parent: Parent) -> None:
@@ -214,6 +233,3 @@ class Effects:
             decider.offer(parent.execution_id, partition, Delivery(arrival, child_message_id(draft)))
         else:
             decider.notifier.decide(parent.pool, parent.execution_id, partition)
-
-
-_BY_ENGINE = (ev.RunTerminated, ev.RunTimedOut)

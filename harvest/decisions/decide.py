@@ -37,6 +37,7 @@ class Draft:
 
     __slots__ = (
         "at_us",
+        "by_engine",
         "closing",
         "commands",
         "deliveries",
@@ -64,6 +65,7 @@ class Draft:
         self.ids: dict[int, UUID] = {}
         self.ended: list[int] = []  # activity tasks whose row goes
         self.launch = run.launch
+        self.by_engine = False  # ended without asking the code
 
     @property
     def state(self) -> str:
@@ -85,6 +87,14 @@ def gather(run: Run, now_us: int) -> list[Delivery]:
         if due is not None and due <= now_us:
             deliveries += [Delivery(fired) for fired in instance.due_timers(now_us)]
     return deliveries
+
+
+def begins_later(run: Run, now_us: int) -> bool:
+    """True for a delayed run whose time has not come; only a cancel request makes it begin (and end)."""
+    due = run.stored[1]
+    if run.decision or run.stored[0] != "pending" or due is None or due <= now_us:
+        return False
+    return not any(isinstance(d.arrival, (*ENDING, ev.CancelRequested)) for d in run.queue)
 
 
 def engine_ending(run: Run, deliveries: list[Delivery], now_us: int) -> Delivery | None:
@@ -206,7 +216,7 @@ def _end(draft: Draft, ending: Delivery) -> None:
         if isinstance(delivery.arrival, ev.UpdateAdmitted) and delivery.ack is None:
             run.remote_updates.add(delivery.arrival.update_id)
     draft.deliveries = [d for d in draft.deliveries if d is ending or d.message is not None or d.ack is not None]
-    draft.closing, draft.commands = closing, [closing]
+    draft.closing, draft.commands, draft.by_engine = closing, [closing], True
     draft.events = ev.encode_events([ending.arrival, closing])
     run.events += 2
     run.decision = draft.number

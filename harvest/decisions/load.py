@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -25,6 +25,7 @@ class Loaded:
 
     row: Row | None = None
     decisions: list[StoredDecision] = field(default_factory=list)
+    error: Exception | None = None
     deliveries: list[Delivery] = field(default_factory=list)
     cold: bool = False
 
@@ -41,12 +42,22 @@ async def load(db: Database, cold: Sequence[UUID], mail: Sequence[UUID]) -> dict
             found[execution_id].decisions = decisions
     if mail:
         for row in await messages.load(db, mail):
-            found[row["execution_id"]].deliveries.append(
-                Delivery(ev.decode_arrival(row["event"]), row["message_id"], row["key"] is not None)
-            )
+            _add(found[row["execution_id"]], row, _mail)
         for row in await activity_tasks.done(db, mail):
-            found[row["execution_id"]].deliveries.append(Delivery(finished_arrival(row)))
+            _add(found[row["execution_id"]], row, lambda row: Delivery(finished_arrival(row)))
     return found
+
+
+def _mail(row: Row) -> Delivery:
+    return Delivery(ev.decode_arrival(row["event"]), row["message_id"], row["key"] is not None)
+
+
+def _add(loaded: Loaded, row: Row, read: Callable[[Row], Delivery]) -> None:
+    """A row that cannot be read is its own run's trouble, nobody else's (F-4)."""
+    try:
+        loaded.deliveries.append(read(row))
+    except (msgspec.MsgspecError, ValueError) as exc:
+        loaded.error = exc
 
 
 def finished_arrival(row: Row) -> ev.Arrival:
@@ -80,6 +91,7 @@ def describe_run(run: Run, row: Row, decisions: list[StoredDecision]) -> None:
     run.stored = (row["task_state"] or "pending", row["due_us"])
     if row["parent_execution_id"] is not None:
         run.parent = Parent(row["parent_execution_id"], row["parent_workflow_id"], row["parent_pool"], row["parent_seq"])
+        run.parent_close = row["parent_close"]
     run.known = True
     run.decision = decisions[-1].decision if decisions else 0
     run.events = count_events(decisions)
@@ -100,7 +112,9 @@ class Unfinished:
 
 
 def rebuild(run: Run, decisions: list[StoredDecision], registry: Registry, check: Any) -> Unfinished:
-    """Replays history into a fresh instance. Raises what replay raises; the run has no instance then."""
+    """Replays history into a fresh instance. What is in the run's queue already is not under way any more.
+
+    Raises what replay raises; the run has no instance then."""
     info = run.info
     if info is None:
         raise RuntimeError("describe_run comes first")
@@ -124,17 +138,20 @@ def rebuild(run: Run, decisions: list[StoredDecision], registry: Registry, check
     instance.replaying = False
     run.instance = instance
     run.remote_updates = set(admitted) - set(run.updates)
+    return _under_way(run, instance, work)
+
+
+def _under_way(run: Run, instance: Instance, work: dict[int, Any]) -> Unfinished:
+    """Sorts what the code waits for: in memory only (`hot`), or in a task row (`tasks`)."""
     run.hot, run.tasks = set(), {}
     left = Unfinished()
+    arrived = {getattr(delivery.arrival, "seq", 0) for delivery in run.queue}
     for seq in sorted(instance.pending):
         asked = work.get(seq)
-        if isinstance(asked, ev.ActivityScheduled):
-            if asked.options.mode == "local":
-                run.hot.add(seq)
-                left.local.append(asked)
-            else:
-                run.tasks[seq] = "pending"
+        if isinstance(asked, ev.ActivityScheduled) and asked.options.mode != "local":
+            run.tasks[seq] = "pending"
         elif asked is not None:
             run.hot.add(seq)
-            left.external.append(asked)
+            if seq not in arrived:
+                (left.local if isinstance(asked, ev.ActivityScheduled) else left.external).append(asked)
     return left

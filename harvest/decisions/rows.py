@@ -45,14 +45,21 @@ class Writer:
         elif draft.task is not None:
             add("tasks", (run.execution_id, draft.task[0], draft.task[1], run.partition))
         for delivery in draft.deliveries:
-            if delivery.message is not None:
-                add("marks" if delivery.keyed else "reads", (delivery.message,))
+            if delivery.message is None:
+                continue
+            if delivery.keyed:
+                add("marks", (delivery.message, draft.ids.get(0)))
+            else:
+                add("reads", (delivery.message,))
         for seq in draft.ended:
             add("activity_ends", (run.execution_id, seq))
         for delivery, reason in draft.rejected:
             update_id = delivery.arrival.update_id  # type: ignore[union-attr]
             if update_id not in run.updates:
                 add("replies", (run.execution_id, update_id, reply_failure(failure_of(reason), "rejected")))
+        upserts = None if draft.launch is not None or draft.closing is not None else upserted(draft)
+        if upserts is not None:
+            add("attributes", (run.execution_id, upserts))
         for command in draft.commands:
             handler = _ROWS.get(command.__class__)
             if handler is not None:
@@ -135,6 +142,8 @@ class Writer:
                 run.workflow_id,
                 self.pool,
                 command.seq,
+                command.parent_close,
+                None,
                 None,
             ),
         )
@@ -160,24 +169,20 @@ class Writer:
         if command.update_id not in draft.run.updates:
             batch.add("replies", (draft.run.execution_id, command.update_id, reply_failure(command.failure)))
 
-    def _attributes(self, draft: Draft, command: ev.AttributesUpserted, batch: Batch) -> None:
-        if draft.launch is not None:
-            return  # part of the row
-        batch.add("attributes", (draft.run.execution_id, bytes(command.attributes).decode()))
-
     def _close(self, draft: Draft, command: ev.Command, batch: Batch) -> None:
         run = draft.run
         result, failure = outcome_of(command)
         successor = draft.ids.get(0)
         if draft.launch is None:
-            batch.add("closes", (run.execution_id, draft.state, result, failure, successor))
+            batch.add("closes", (run.execution_id, draft.state, result, failure, successor, upserted(draft)))
         if run.tasks or run.instance is None:
             batch.add("close_activities", (run.execution_id,))
         if run.parent is not None and successor is None:
             self._tell_parent(draft, command, batch)
-        if run.instance is not None:
-            self._end_children(draft, batch)
-        for update_id in sorted(run.remote_updates):
+        if run.instance is None or run.instance.had_children:
+            batch.add("orphans", (run.execution_id,))
+        answered = {c.update_id for c in draft.commands if isinstance(c, (ev.UpdateCompleted, ev.UpdateFailed))}
+        for update_id in sorted(run.remote_updates - answered):
             batch.add("replies", (run.execution_id, update_id, reply_failure(unfinished(draft.state))))
 
     def _tell_parent(self, draft: Draft, command: ev.Command, batch: Batch) -> None:
@@ -196,20 +201,6 @@ class Writer:
                 ev.encode_event(child_arrival(parent.seq, command)),
             ),
         )
-
-    def _end_children(self, draft: Draft, batch: Batch) -> None:
-        instance = draft.run.instance
-        if instance is None:
-            return
-        fresh = {c.seq for c in draft.commands if isinstance(c, ev.ChildStarted)}
-        for seq, child in instance.children.items():
-            if seq in fresh or child.parent_close == "abandon":
-                continue
-            reason = f"parent {draft.run.workflow_id} closed"
-            ending: ev.Event = (
-                ev.TerminateRequested(reason) if child.parent_close == "terminate" else ev.CancelRequested(reason)
-            )
-            batch.add("posts", (new_id(), child.workflow_id, child.parent_close, None, None, ev.encode_event(ending)))
 
     def _continue(self, draft: Draft, command: ev.RunContinued, batch: Batch) -> None:
         self._close(draft, command, batch)
@@ -232,23 +223,34 @@ class Writer:
                 None if parent is None else parent.workflow_id,
                 None if parent is None else parent.pool,
                 None if parent is None else parent.seq,
+                run.parent_close,
                 run.execution_id,
+                upserted(draft),
             ),
         )
+        batch.add("moves", (run.execution_id, new))
         unread = [] if run.instance is None else run.instance.unread_signals()
-        for name, input in unread:
+        for position, (name, input) in enumerate(unread, -len(unread)):
             event = ev.encode_event(ev.SignalReceived(name, input))
-            batch.add("sends", (new_id(), new, self.pool, run.partition, "signal", name, event))
+            batch.add("carries", (new_id(), new, run.partition, name, event, position))
+
+
+def upserted(draft: Draft) -> str | None:
+    """All search attributes that this decision upserted, as one JSON object; null removes a key."""
+    merged: dict[str, Any] = {}
+    for command in draft.commands:
+        if isinstance(command, ev.AttributesUpserted):
+            merged.update(msgspec.json.decode(command.attributes))
+    return msgspec.json.encode(merged).decode() if merged else None
 
 
 def _attributes(draft: Draft, new: NewRun) -> str | None:
     """Search attributes of a launched run: those of the start, and what the first decision upserted."""
-    upserts = [c for c in draft.commands if isinstance(c, ev.AttributesUpserted)]
-    if not upserts:
+    upserts = upserted(draft)
+    if upserts is None:
         return new.attributes
     merged = {} if new.attributes is None else msgspec.json.decode(new.attributes)
-    for upsert in upserts:
-        merged.update(msgspec.json.decode(upsert.attributes))
+    merged.update(msgspec.json.decode(upserts))
     return msgspec.json.encode({k: v for k, v in merged.items() if v is not None}).decode()
 
 
@@ -281,7 +283,6 @@ _ROWS: dict[type, Callable[[Writer, Draft, Any, Batch], None]] = {
     ev.ExternalCancelSent: Writer._external_cancel,
     ev.UpdateCompleted: Writer._update_done,
     ev.UpdateFailed: Writer._update_failed,
-    ev.AttributesUpserted: Writer._attributes,
     ev.RunCompleted: Writer._close,
     ev.RunFailed: Writer._close,
     ev.RunCancelled: Writer._close,

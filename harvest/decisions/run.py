@@ -69,6 +69,7 @@ class Run:
         "loading",
         "mail",
         "parent",
+        "parent_close",
         "partition",
         "priority",
         "questions",
@@ -89,6 +90,7 @@ class Run:
         self.workflow_id = ""
         self.info: RunInfo | None = None
         self.parent: Parent | None = None
+        self.parent_close: str | None = None
         self.priority = 0
         self.deadline_us: int | None = None
         self.instance: Instance | None = None

@@ -9,19 +9,20 @@ from typing import Any, Literal
 from harvest.backoff import Backoff
 from harvest.core.events import ActivityOptions, RetrySpec
 from harvest.errors import DefinitionError
+from harvest.ids import check_name, check_priority
 
 Span = timedelta | float | int | None
 Mode = Literal["local", "eager", "queue"]
 
 
-def seconds(name: str, span: Span) -> float | None:
-    """Seconds of an option; `DefinitionError` names the option when it is not a positive duration."""
+def seconds(name: str, span: Span, *, zero: bool = False) -> float | None:
+    """Seconds of an option; `DefinitionError` names the option when it is not a positive duration (or `zero`)."""
     if span is None:
         return None
     if isinstance(span, bool) or not isinstance(span, (timedelta, int, float)):
         raise DefinitionError(f"{name}: expected a timedelta or seconds, got {span!r}")
     value = span.total_seconds() if isinstance(span, timedelta) else float(span)
-    if not 0 < value < 1e10:
+    if not (0 < value < 1e10 or (zero and value == 0)):
         raise DefinitionError(f"{name}: must be a positive duration, got {span!r}")
     return value
 
@@ -88,8 +89,10 @@ def activity_options(base: ActivityOptions, **given: Any) -> ActivityOptions:
             if value not in ("local", "eager", "queue"):
                 raise DefinitionError(f"mode: must be 'local', 'eager' or 'queue', got {value!r}")
             fields["mode"] = value
-        elif name in ("queue", "priority"):
-            fields[name] = value
+        elif name == "queue":
+            fields[name] = check_name("queue", value)
+        elif name == "priority":
+            fields[name] = check_priority("priority", value)
         else:
             raise DefinitionError(f"{name}: not an option of an activity")
     return ActivityOptions(**fields)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from harvest.definitions.signature import Signature
-from harvest.errors import DefinitionError, PayloadError, UnknownHandlerError
+from harvest.errors import DefinitionError, InputError, PayloadError, UnknownHandlerError
 from harvest.payload.caps import SIGNAL_CAP, check_size
 
 MARK = "__harvest_handler__"
@@ -28,7 +28,11 @@ class HandlerDefinition:
             raise DefinitionError(f"query {name!r} of workflow {workflow!r} is async; a query answers at once, make it a def")
 
     def invoke(self, target: Any, input: msgspec.Raw) -> Any:
-        return self.fn(target, *self.signature.decode_args(input))
+        try:
+            arguments = self.signature.decode_args(input)
+        except PayloadError as exc:
+            raise InputError(exc.where, exc.message.partition(": ")[2], hint=exc.hint) from None
+        return self.fn(target, *arguments)
 
     def validate(self, target: Any, input: msgspec.Raw) -> None:
         arguments = self.signature.decode_args(input)

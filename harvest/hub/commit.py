@@ -30,7 +30,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         " l_states l_results l_failures l_task_states l_due_us"
     ),
     "tasks": ("t_execution_ids", "t_states", "t_due_us", "t_partitions"),
-    "closes": ("c_execution_ids", "c_states", "c_results", "c_failures", "c_successors"),
+    "closes": ("c_execution_ids", "c_states", "c_results", "c_failures", "c_successors", "c_attributes"),
     "close_activities": ("ca_execution_ids",),
     "activities": columns(
         "a_execution_ids a_seqs a_partitions a_workflow_ids a_names a_queues a_states a_priorities a_expires"
@@ -38,18 +38,27 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "activity_ends": ("e_execution_ids", "e_seqs"),
     "reads": ("r_message_ids",),
-    "marks": ("k_message_ids",),
+    "marks": ("k_message_ids", "k_successors"),
+    "moves": ("v_execution_ids", "v_successors"),
     "replies": ("p_execution_ids", "p_keys", "p_replies"),
     "starts": columns(
         "s_execution_ids s_workflow_ids s_types s_pools s_seeds s_inputs s_priorities s_timeouts s_parent_execution_ids"
-        " s_parent_workflow_ids s_parent_pools s_parent_seqs s_continued_from"
+        " s_parent_workflow_ids s_parent_pools s_parent_seqs s_parent_closes"
+        " s_continued_from s_attributes"
     ),
     "sends": ("m_message_ids", "m_execution_ids", "m_pools", "m_partitions", "m_kinds", "m_names", "m_events"),
+    "carries": ("y_message_ids", "y_execution_ids", "y_partitions", "y_names", "y_events", "y_positions"),
     "posts": ("x_message_ids", "x_workflow_ids", "x_kinds", "x_names", "x_keys", "x_events"),
+    "orphans": ("o_execution_ids",),
     "attributes": ("u_execution_ids", "u_attributes"),
 }
 BITS = {name: 1 << n for n, name in enumerate(SECTIONS)}
-_VERDICTS = {"launches": "verdict_launches", "starts": "verdict_started", "posts": "verdict_posted"}
+_VERDICTS = {
+    "launches": "verdict_launches",
+    "starts": "verdict_started",
+    "posts": "verdict_posted",
+    "orphans": "verdict_orphans",
+}
 
 
 @cache
@@ -58,7 +67,12 @@ def statement(mask: int) -> Query:
     parts = blocks("commit")
     chosen = [name for name in SECTIONS if mask & BITS[name]]
     gate = "ok_launches" if "launches" in chosen else "ok"
-    text = [parts["fence"], parts[gate], *(parts[name] for name in chosen), parts["verdict"]]
+    text = [parts["fence"], parts[gate]]
+    for name in chosen:
+        if name == "posts":
+            text.append(parts["addressees_started" if "starts" in chosen else "addressees"])
+        text.append(parts[name])
+    text.append(parts["verdict"])
     text += [parts[_VERDICTS[name]] for name in chosen if name in _VERDICTS]
     return Query(f"commit.{'+'.join(chosen) or 'fence'}", "\n".join(text))
 
@@ -148,13 +162,17 @@ async def commit(session: Session, tenure: Tenure, batch: Batch) -> Committed:
     query = statement(mask)
     named["worker_id"], named["connection"], named["pool"] = tenure.worker_id, tenure.connection, tenure.pool
     named["partitions"], named["epochs"] = list(batch.epochs), list(batch.epochs.values())
+    if "moves" in rows:
+        named["skip_messages"] = [row[0] for section in ("reads", "marks") for row in rows.get(section, ())]
+        named["skip_keys"] = [row[1] for row in rows.get("replies", ())]
     row = await session.fetch_one(query.sql, [named[name] for name in query.names])
     if not row["ok"]:
         if "launches" in rows and row["taken"]:
             raise Taken(row["taken"])
         raise Fenced(f"worker {tenure.worker_id} may no longer write for pool {tenure.pool!r}")
-    if "starts" not in rows and "posts" not in rows:
+    if not _VERDICTS.keys() & rows.keys() - {"launches"}:
         return _NOTHING
     started: Sequence[UUID] = (row["started"] or ()) if "starts" in rows else ()
     posted = json.loads(row["posted"] or "[]") if "posts" in rows else []
+    posted += json.loads(row["orphaned"] or "[]") if "orphans" in rows else []
     return Committed(frozenset(started), tuple((UUID(m), UUID(e), pool, part, key) for m, e, pool, part, key in posted))

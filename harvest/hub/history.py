@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
+from harvest.core.events import Event, decode_event
 from harvest.core.replay import StoredDecision
 from harvest.hub.database import Row, Runs
 from harvest.hub.queries import queries
@@ -25,6 +26,12 @@ async def landed(db: Runs, keys: Sequence[tuple[UUID, int]]) -> int:
     rows = await db.fetch(_Q["landed"], execution_ids=[k[0] for k in keys], decisions=[k[1] for k in keys])
     count: int = rows[0]["count"]
     return count
+
+
+async def of_update(db: Runs, execution_id: UUID, update_id: str) -> list[Event]:
+    """What history has of one update, in order."""
+    rows = await db.fetch(_Q["of_update"], execution_id=execution_id, update_id=update_id)
+    return [decode_event(row["event"]) for row in rows]
 
 
 async def events(db: Runs, execution_id: UUID, *, after: int = 0, size: int = 1000) -> Sequence[Row]:

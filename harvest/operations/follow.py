@@ -18,6 +18,7 @@ class Outcome(NamedTuple):
     """How one execution ended; `result` and `failure` are JSON texts."""
 
     execution_id: UUID
+    type: str
     state: str
     result: str | None
     failure: str | None
@@ -25,25 +26,19 @@ class Outcome(NamedTuple):
 
 
 def _outcome(execution_id: UUID, row: Row) -> Outcome:
-    return Outcome(execution_id, row["state"], row["result"], row["failure"], row["continued_to"])
+    return Outcome(execution_id, row["type"], row["state"], row["result"], row["failure"], row["continued_to"])
 
 
-async def closed(site: Site, execution_id: UUID, *, known_open: bool = False) -> Outcome:
-    """The end of this very execution. `known_open` skips the first look: it was started just now."""
+async def closed(site: Site, execution_id: UUID) -> Outcome:
+    """The end of this very execution."""
     key = str(execution_id)
-    if not known_open:
-        row = await site.outcomes.submit(execution_id)
-        if row is not None:
-            return _outcome(execution_id, row)
-    look = known_open
     while True:
         waiter = site.router.waiter(CLOSED, key)
         try:
-            if not look:
+            if not site.holds_open(execution_id):
                 row = await site.outcomes.submit(execution_id)  # it may have closed before we waited
                 if row is not None:
                     return _outcome(execution_id, row)
-            look = False
             done, _ = await asyncio.wait({waiter}, timeout=LOOK_EVERY)
             if done and waiter.result() is not None:
                 return Outcome(execution_id, *waiter.result())
@@ -51,13 +46,13 @@ async def closed(site: Site, execution_id: UUID, *, known_open: bool = False) ->
             site.router.forget(CLOSED, key, waiter)
 
 
-async def result(site: Site, execution_id: UUID, *, known_open: bool = False) -> Outcome:
+async def result(site: Site, execution_id: UUID) -> Outcome:
     """The end of the logical run: continue-as-new is followed."""
     while True:
-        outcome = await closed(site, execution_id, known_open=known_open)
+        outcome = await closed(site, execution_id)
         if outcome.successor is None:
             return outcome
-        execution_id, known_open = outcome.successor, False
+        execution_id = outcome.successor
 
 
 async def closed_within(site: Site, execution_id: UUID, seconds: float) -> bool:

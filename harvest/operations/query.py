@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Awaitable
 from typing import Any
 from uuid import UUID
 
@@ -33,14 +34,21 @@ async def query(
         held = owner.holds(workflow_id)
         if held is not None and (execution_id is None or held == execution_id):
             try:
-                return await _ask(owner, held, workflow_id, name, input)
+                return await _within(patience, name, _ask(owner, held, workflow_id, name, input))
             except Undelivered:
                 pass
     row = await _find(site, workflow_id, execution_id)
     owner = site.owner_in(row["queue"], workflow_id)
     if owner is not None:
-        return await _ask(owner, row["execution_id"], workflow_id, name, input)
+        return await _within(patience, name, _ask(owner, row["execution_id"], workflow_id, name, input))
     return await _remotely(site, row, workflow_id, name, input, patience)
+
+
+async def _within(patience: float, name: str, answer: Awaitable[msgspec.Raw]) -> msgspec.Raw:
+    try:
+        return await asyncio.wait_for(answer, patience)
+    except TimeoutError:
+        raise QueryTimeout(f"query {name!r} was not answered within {patience:g} s") from None
 
 
 async def _find(site: Site, workflow_id: str, execution_id: UUID | None) -> Any:

@@ -37,6 +37,8 @@ class LocalOwner(Protocol):
     def holds(self, workflow_id: str) -> UUID | None:
         """The open run of this id when it is in memory and has no unread mail."""
 
+    def holds_open(self, execution_id: UUID) -> bool: ...
+
     def offer(self, execution_id: UUID, partition: int, delivery: Delivery) -> bool: ...
 
     def wake(self, execution_id: UUID, partition: int) -> None: ...
@@ -89,6 +91,10 @@ class Site:
             if owner.pool == pool and owner.owns(workflow_id):
                 return owner
         return None
+
+    def holds_open(self, execution_id: UUID) -> bool:
+        """True when an owner in this process has the run in memory, so that its end cannot be missed here."""
+        return any(owner.holds_open(execution_id) for owner in self.owners)
 
     def wake(self, pool: str, execution_id: UUID, partition: int, workflow_id: str) -> None:
         """Tells the owner of a run that there is something for it."""

@@ -10,12 +10,12 @@ import msgspec
 from harvest.core.events import SignalReceived, encode_event
 from harvest.core.instance import RunInfo
 from harvest.decisions.answers import Undelivered
-from harvest.errors import ConfigError, PayloadError, WorkflowAlreadyStarted
+from harvest.errors import ConfigError, PayloadError, WorkflowAlreadyStarted, WorkflowNotFound
 from harvest.hub import executions, messages
 from harvest.hub.database import Session, notify
 from harvest.hub.executions import NewRun
 from harvest.hub.messages import Mail
-from harvest.ids import WORKFLOW_ID_CAP, new_id, partition_of
+from harvest.ids import WORKFLOW_ID_CAP, check_name, check_priority, new_id, partition_of
 from harvest.operations.message import terminate
 from harvest.operations.site import Site
 from harvest.wakes.topics import DECIDE, channel, dump
@@ -33,20 +33,19 @@ class Started(NamedTuple):
 
 def check_start(workflow_id: str, queue: str, conflict: str, reuse: str, priority: int) -> None:
     """Raises for arguments that cannot be, before anything is stored."""
-    if not isinstance(workflow_id, str) or not workflow_id:
-        raise PayloadError("id", f"a workflow id is a non-empty text, got {workflow_id!r}")
-    if len(workflow_id) > WORKFLOW_ID_CAP or "\x00" in workflow_id:
-        raise PayloadError(
-            "id", f"a workflow id has at most {WORKFLOW_ID_CAP} characters and no NUL, got {workflow_id[:40]!r}..."
-        )
-    if not isinstance(queue, str) or not queue or len(queue) > 200 or "\x00" in queue:
-        raise ConfigError("queue", f"a queue is a non-empty name of at most 200 characters, got {queue!r}")
-    if isinstance(priority, bool) or not isinstance(priority, int) or not -1000 <= priority <= 1000:
-        raise PayloadError("priority", f"must be a whole number from -1000 to 1000, got {priority!r}")
+    check_name("id", workflow_id, WORKFLOW_ID_CAP)
+    check_name("queue", queue)
+    check_priority("priority", priority)
     if conflict not in CONFLICT:
         raise ConfigError("conflict", f"must be one of {', '.join(CONFLICT)}, got {conflict!r}")
     if reuse not in REUSE:
         raise ConfigError("reuse", f"must be one of {', '.join(REUSE)}, got {reuse!r}")
+
+
+def check_attributes(text: str) -> str:
+    if "\\u0000" in text:
+        raise PayloadError("search_attributes", "a NUL character cannot be searched for")
+    return text
 
 
 def new_run(workflow_id: str, type: str, pool: str, input: msgspec.Raw, **options: Any) -> NewRun:
@@ -83,7 +82,10 @@ async def start(site: Site, run: NewRun, conflict: str, *, signal: tuple[str, ms
         elif conflict == "use_existing":
             return Started(latest["execution_id"], False)
         elif conflict == "terminate_existing":
-            await terminate(site, run.workflow_id, "replaced by a new start")
+            try:
+                await terminate(site, run.workflow_id, "replaced by a new start")
+            except WorkflowNotFound:
+                pass  # it closed by itself meanwhile
         else:
             raise WorkflowAlreadyStarted(run.workflow_id, latest["execution_id"], "RUNNING")
     raise WorkflowAlreadyStarted(run.workflow_id, "?", "changing too quickly")

@@ -7,12 +7,12 @@ from uuid import UUID
 
 import msgspec
 
-from harvest.core.events import UpdateAdmitted, encode_event
+from harvest.core.events import UpdateAdmitted, UpdateCompleted, UpdateFailed, encode_event
 from harvest.decisions.answers import Answer, Undelivered
 from harvest.decisions.run import Delivery
 from harvest.errors import NoAnswer, WorkflowNotFound
 from harvest.failure import Failure
-from harvest.hub import messages
+from harvest.hub import history, messages
 from harvest.hub.messages import Mail
 from harvest.ids import new_id, partition_of
 from harvest.operations.follow import LOOK_EVERY
@@ -33,10 +33,10 @@ async def update(
 ) -> msgspec.Raw:
     """The handler's result as JSON. Raises `Answer` for a bad end, `NoAnswer` after `patience` seconds."""
     if update_id is None:
-        direct = await _directly(site, workflow_id, name, input)
+        update_id = str(new_id())
+        direct = await _directly(site, workflow_id, name, input, update_id, patience)
         if direct is not None:
             return direct
-        update_id = str(new_id())
     arrival = UpdateAdmitted(update_id, name, input)
     mail = Mail(new_id(), workflow_id, "update", name, update_id, encode_event(arrival))
     row = await site.mail.submit(mail)
@@ -53,19 +53,42 @@ async def update(
     return await _answer(site, execution_id, update_id, message_id, patience)
 
 
-async def _directly(site: Site, workflow_id: str, name: str, input: msgspec.Raw) -> msgspec.Raw | None:
+async def _directly(
+    site: Site, workflow_id: str, name: str, input: msgspec.Raw, update_id: str, patience: float
+) -> msgspec.Raw | None:
+    """Through an owner in this process; None when the mailbox has to take it."""
     owner = site.owner_of(workflow_id)
     execution_id = None if owner is None else owner.holds(workflow_id)
     if owner is None or execution_id is None:
         return None
     ack: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
-    arrival = UpdateAdmitted(str(new_id()), name, input)
+    arrival = UpdateAdmitted(update_id, name, input)
     if not owner.offer(execution_id, partition_of(workflow_id), Delivery(arrival, ack=ack)):
         return None
     try:
-        return await ack
+        return await asyncio.wait_for(ack, patience)
+    except TimeoutError:
+        raise NoAnswer(f"update {name!r} of {workflow_id!r} was not answered within {patience:g} s") from None
     except Undelivered:
-        return None
+        return await _recorded(site, execution_id, name, update_id, patience)
+
+
+async def _recorded(site: Site, execution_id: UUID, name: str, update_id: str, patience: float) -> msgspec.Raw | None:
+    """The owner went away. None when history does not know the update; else the answer that history will have."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience
+    while True:
+        events = await history.of_update(site.db, execution_id, update_id)
+        if not events:
+            return None
+        for event in events:
+            if isinstance(event, UpdateCompleted):
+                return event.result
+            if isinstance(event, UpdateFailed):
+                raise Answer(event.failure)
+        if loop.time() > deadline:
+            raise NoAnswer(f"update {name!r} was admitted, but not answered within {patience:g} s")
+        await asyncio.sleep(LOOK_EVERY)
 
 
 async def _answer(site: Site, execution_id: UUID, update_id: str, message_id: UUID, patience: float) -> msgspec.Raw:

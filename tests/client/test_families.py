@@ -101,7 +101,7 @@ async def test_cancelling_a_child(client, worker):
     async def impatient() -> str:
         try:
             async with asyncio.timeout(0.05):
-                await workflow.execute_child(sleeper, id="kid")
+                await workflow.execute_child(sleeper, id="kid", parent_close="cancel")
         except TimeoutError:
             return "gave up"
         return "?"

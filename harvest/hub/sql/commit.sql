@@ -66,9 +66,12 @@ with fence as materialized (
 -- section: closes
 , closed as (
   update executions e set state = u.state, result = u.result, failure = u.failure, continued_to = u.continued_to,
-    closed_at = hub_now()
-  from ok, unnest(:c_execution_ids::uuid[], :c_states::text[], :c_results::json[], :c_failures::json[], :c_successors::uuid[])
-    as u(execution_id, state, result, failure, continued_to)
+    closed_at = hub_now(),
+    search_attributes = case when u.attributes is null then e.search_attributes
+                             else jsonb_strip_nulls(coalesce(e.search_attributes, '{}') || u.attributes) end
+  from ok, unnest(:c_execution_ids::uuid[], :c_states::text[], :c_results::json[], :c_failures::json[], :c_successors::uuid[],
+                  :c_attributes::jsonb[])
+    as u(execution_id, state, result, failure, continued_to, attributes)
   where e.execution_id = u.execution_id
   returning e.execution_id
 ), drop_tasks as (
@@ -111,7 +114,19 @@ with fence as materialized (
 -- section: marks
 -- Keyed mail stays, so that its key keeps de-duplicating.
 , mark_messages as (
-  update messages m set consumed_at = hub_now() from ok where m.message_id = any(:k_message_ids::uuid[])
+  update messages m set consumed_at = hub_now(), execution_id = coalesce(u.successor, m.execution_id)
+  from ok, unnest(:k_message_ids::uuid[], :k_successors::uuid[]) as u(message_id, successor)
+  where m.message_id = u.message_id
+)
+
+-- section: moves
+-- A run continues as new: its unread mail follows, and so do the keys that keep de-duplicating (R-7). What this
+-- very commit reads or answers is named in the skip lists: one statement may touch a row only once.
+, move_messages as (
+  update messages m set execution_id = u.successor
+  from ok, unnest(:v_execution_ids::uuid[], :v_successors::uuid[]) as u(execution_id, successor)
+  where m.execution_id = u.execution_id and (m.consumed_at is null or m.key is not null)
+    and m.message_id <> all(:skip_messages::uuid[]) and (m.key is null or m.key <> all(:skip_keys::text[]))
 )
 
 -- section: replies
@@ -125,20 +140,22 @@ with fence as materialized (
 -- section: starts
 , started as (
   insert into executions (execution_id, workflow_id, type, pool, partition, seed, input, priority, created_at, deadline,
-                          parent_execution_id, parent_workflow_id, parent_pool, parent_seq, continued_from, memo,
+                          parent_execution_id, parent_workflow_id, parent_pool, parent_seq, parent_close, continued_from, memo,
                           search_attributes)
   select u.execution_id, u.workflow_id, u.type, u.pool, partition_of(u.workflow_id), u.seed, u.input, u.priority, hub_now(),
          hub_now() + u.timeout * interval '1 second', u.parent_execution_id, u.parent_workflow_id, u.parent_pool, u.parent_seq,
-         u.continued_from, old.memo, old.search_attributes
+         u.parent_close, u.continued_from, old.memo,
+         nullif(jsonb_strip_nulls(coalesce(old.search_attributes, '{}') || coalesce(u.attributes, '{}')), '{}')
   from ok cross join unnest(:s_execution_ids::uuid[], :s_workflow_ids::text[], :s_types::text[], :s_pools::text[], :s_seeds::int8[],
                   :s_inputs::json[], :s_priorities::int2[], :s_timeouts::float8[], :s_parent_execution_ids::uuid[],
-                  :s_parent_workflow_ids::text[], :s_parent_pools::text[], :s_parent_seqs::int[], :s_continued_from::uuid[])
+                  :s_parent_workflow_ids::text[], :s_parent_pools::text[], :s_parent_seqs::int[], :s_parent_closes::text[],
+                  :s_continued_from::uuid[], :s_attributes::jsonb[])
     as u(execution_id, workflow_id, type, pool, seed, input, priority, timeout, parent_execution_id, parent_workflow_id,
-         parent_pool, parent_seq, continued_from)
+         parent_pool, parent_seq, parent_close, continued_from, attributes)
   left join executions old on old.execution_id = u.continued_from
   where (select count(*) from closed) >= 0
   on conflict (workflow_id) where closed_at is null do nothing
-  returning execution_id, pool, partition, priority
+  returning execution_id, workflow_id, pool, partition, priority
 ), start_tasks as (
   insert into workflow_tasks (execution_id, pool, partition, state, due_at, priority)
   select execution_id, pool, partition, 'pending', hub_now(), priority from started
@@ -154,16 +171,52 @@ with fence as materialized (
   order by u.n
 )
 
+-- section: carries
+-- Signals that a run had ingested but not read follow it first: positions below zero.
+, carry_messages as (
+  insert into messages (message_id, execution_id, pool, partition, kind, name, event, position)
+  select u.message_id, u.execution_id, :pool, u.partition, 'signal', u.name, u.event, u.position
+  from ok, unnest(:y_message_ids::uuid[], :y_execution_ids::uuid[], :y_partitions::int2[], :y_names::text[], :y_events::json[],
+                  :y_positions::int8[]) as u(message_id, execution_id, partition, name, event, position)
+)
+
+-- section: addressees
+, addressees as (
+  select workflow_id, execution_id, pool, partition from executions
+  where workflow_id = any(:x_workflow_ids::text[]) and closed_at is null
+)
+
+-- section: addressees_started
+-- A run may write to a child that this very statement starts.
+, addressees as (
+  select workflow_id, execution_id, pool, partition from executions
+  where workflow_id = any(:x_workflow_ids::text[]) and closed_at is null
+  union all
+  select workflow_id, execution_id, pool, partition from started
+)
+
 -- section: posts
 , posted as (
   insert into messages (message_id, execution_id, pool, partition, kind, name, key, event)
   select u.message_id, e.execution_id, e.pool, e.partition, u.kind, u.name, u.key, u.event
   from ok cross join unnest(:x_message_ids::uuid[], :x_workflow_ids::text[], :x_kinds::text[], :x_names::text[], :x_keys::text[],
                   :x_events::json[]) with ordinality as u(message_id, workflow_id, kind, name, key, event, n)
-  join executions e on e.workflow_id = u.workflow_id and e.closed_at is null
+  join addressees e on e.workflow_id = u.workflow_id
   order by u.n
   on conflict (execution_id, kind, key) where key is not null do update set key = excluded.key
   returning message_id, execution_id, pool, partition, key
+)
+
+-- section: orphans
+-- Open children of closing runs are ended as their parent-close policy says.
+, orphaned as (
+  insert into messages (message_id, execution_id, pool, partition, kind, event)
+  select gen_random_uuid(), e.execution_id, e.pool, e.partition, e.parent_close,
+         json_build_object('type', case e.parent_close when 'terminate' then 'TerminateRequested' else 'CancelRequested' end,
+                           'reason', 'parent ' || e.parent_workflow_id || ' closed')
+  from ok, executions e
+  where e.parent_execution_id = any(:o_execution_ids::uuid[]) and e.closed_at is null and e.parent_close <> 'abandon'
+  returning message_id, execution_id, pool, partition
 )
 
 -- section: attributes
@@ -184,3 +237,6 @@ select (select count(*) from ok) = 1 as ok
 
 -- section: verdict_posted
 , (select json_agg(json_build_array(message_id, execution_id, pool, partition, key)) from posted) as posted
+
+-- section: verdict_orphans
+, (select json_agg(json_build_array(message_id, execution_id, pool, partition, null)) from orphaned) as orphaned

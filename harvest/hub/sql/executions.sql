@@ -30,12 +30,12 @@ from executions where workflow_id = any(:workflow_ids::text[])
 order by workflow_id, created_at desc, execution_id desc
 
 -- name: outcomes
-select execution_id, workflow_id, state, result, failure, continued_to
+select execution_id, workflow_id, type, state, result, failure, continued_to
 from executions where execution_id = any(:execution_ids::uuid[]) and closed_at is not null
 
 -- name: load
 select e.execution_id, e.workflow_id, e.type, e.pool, e.partition, e.state, e.seed, e.attempt, e.priority, e.input,
-       e.parent_execution_id, e.parent_workflow_id, e.parent_pool, e.parent_seq, e.continued_from, e.continued_to,
+       e.parent_execution_id, e.parent_workflow_id, e.parent_pool, e.parent_seq, e.parent_close, e.continued_from, e.continued_to,
        (extract(epoch from e.created_at) * 1000000)::int8 as created_us,
        (extract(epoch from e.deadline) * 1000000)::int8 as deadline_us,
        t.state as task_state, t.strikes,

@@ -12,3 +12,9 @@ join unnest(:execution_ids::uuid[], :decisions::int[]) as t(execution_id, decisi
 -- name: events
 select event_id, decision, at, type, event from events
 where execution_id = :execution_id::uuid and event_id > :after::int order by event_id limit :size::int
+
+-- name: of_update
+select event from events
+where execution_id = :execution_id::uuid and type in ('UpdateAdmitted', 'UpdateCompleted', 'UpdateFailed')
+  and event ->> 'update_id' = :update_id::text
+order by event_id

@@ -27,9 +27,9 @@ order by execution_id, position
 select distinct execution_id, partition from messages where pool = :pool and consumed_at is null
 
 -- name: forward
--- Mail that reached a run just as it continued as new follows it.
+-- Mail that reached a run just as it continued as new follows it, and so does its key.
 update messages m set execution_id = :successor::uuid
-where m.execution_id = :execution_id::uuid and m.consumed_at is null
+where m.execution_id = :execution_id::uuid and (m.consumed_at is null or m.key is not null)
   and not exists (select from messages o where o.execution_id = :successor::uuid and o.kind = m.kind and o.key = m.key)
 returning message_id
 
