@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import heapq
 import logging
 import random
@@ -436,6 +437,12 @@ class Instance:
         if self.readonly:
             raise WorkflowMisuse(f"a query or validator must not {what}", hint="make it an update or a signal")
 
+    def _check_waiting(self, what: str) -> None:
+        """Waits of a sealed run are allowed and never end: code that swallows `Sealed` has to yield somewhere,
+        or it would never hand the thread back."""
+        if self.readonly:
+            self.check_writable(what)
+
     def _issue(self, seq: int, command: ev.Command) -> None:
         self._issued[seq] = len(self._commands)
         self._commands.append(command)
@@ -449,7 +456,7 @@ class Instance:
         return True
 
     def _next_seq(self, what: str) -> int:
-        if self.sealed or self.readonly:
+        if self.readonly:
             self.check_writable(what)
         self._seq += 1
         return self._seq
@@ -459,6 +466,8 @@ class Instance:
     ) -> DurableTimer:
         seq = self._next_seq("start a timer")
         due_us = self.now_us + delay_us
+        if self.sealed:
+            return DurableTimer(self.loop, seq, due_us, callback, args, context)
         timer = self.timers[seq] = DurableTimer(self.loop, seq, due_us, callback, args, context)
         heapq.heappush(self.timer_heap, (due_us, seq))
         self._issue(seq, ev.TimerStarted(seq, delay_us))
@@ -488,14 +497,20 @@ class Instance:
             except WorkflowMisuse as exc:
                 self.fault = exc
                 raise
-        future = self.pending[seq] = EngineFuture(self, seq, "activity", name, decode)
+        future = EngineFuture(self, seq, "activity", name, decode)
+        if self.sealed:
+            return future
+        self.pending[seq] = future
         self._issue(seq, ev.ActivityScheduled(seq, name, input, options))
         return future
 
     def start_child(self, make: Callable[[int], ev.ChildStarted], decode: Decode | None) -> EngineFuture:
         command = make(self._next_seq("start a child workflow"))
         seq = command.seq
-        future = self.pending[seq] = EngineFuture(self, seq, "child", command.workflow_id, decode)
+        future = EngineFuture(self, seq, "child", command.workflow_id, decode)
+        if self.sealed:
+            return future
+        self.pending[seq] = future
         self.children[seq] = command
         self.had_children = True
         self._issue(seq, command)
@@ -503,7 +518,10 @@ class Instance:
 
     def send_external(self, make: Callable[[int], ev.ExternalSignalSent | ev.ExternalCancelSent]) -> EngineFuture:
         command = make(self._next_seq("signal another workflow"))
-        future = self.pending[command.seq] = EngineFuture(self, command.seq, "external", command.workflow_id, None)
+        future = EngineFuture(self, command.seq, "external", command.workflow_id, None)
+        if self.sealed:
+            return future
+        self.pending[command.seq] = future
         self._issue(command.seq, command)
         return future
 
@@ -523,14 +541,14 @@ class Instance:
             self._commands.append(ev.ChildCancelRequested(future.seq, child.workflow_id))
 
     def wait_condition(self, check: Callable[[], object]) -> asyncio.Future[Any]:
-        self.check_writable("wait")
+        self._check_waiting("wait")
         future = self.loop.create_future()
         self.conditions.append((check, future, copy_context()))
         return future
 
     def receive(self, name: str) -> asyncio.Future[Any]:
         """A future for the next signal of this name that no handler takes."""
-        self.check_writable("wait for a signal")
+        self._check_waiting("wait for a signal")
         future = self.loop.create_future()
         waiting = self.mailbox.get(name)
         if waiting:
@@ -541,6 +559,7 @@ class Instance:
 
     def side_effect(self, make: Callable[[], msgspec.Raw]) -> msgspec.Raw:
         """`make()` once; its value is read from history on replay."""
+        self.check_writable("record a side effect")
         seq = self._next_seq("record a side effect")
         for recorded in self._recorded:
             if isinstance(recorded, ev.SideEffectRecorded) and recorded.seq == seq:
@@ -606,6 +625,9 @@ class Instance:
     def seal(self) -> int:
         """Takes the run out of memory: every coroutine is closed here, on this thread, issuing nothing.
 
+        `Sealed` is thrown into each; what they wait for in their `finally` blocks never comes, and the next
+        throw ends that too.
+
         Returns how many coroutines refused to end.
         """
         if self.sealed:
@@ -626,14 +648,16 @@ class Instance:
         return survivors
 
 
+# What asyncio says of a future, of a lock, and of a future that two loops awaited.
+_FOREIGN_SIGNS = ("attached to a different loop", "bound to a different event loop", "await wasn't used with future")
+
+
 def _foreign(exc: BaseException) -> bool:
     """Did the code await something of another event loop, perhaps within a group?"""
     if isinstance(exc, BaseExceptionGroup):
         return any(map(_foreign, exc.exceptions))
     text = str(exc)
-    return isinstance(exc, RuntimeError) and (
-        "attached to a different loop" in text or "bound to a different event loop" in text
-    )
+    return isinstance(exc, RuntimeError) and any(sign in text for sign in _FOREIGN_SIGNS)
 
 
 def _no_continuing(exc: BaseException) -> BaseException:
@@ -657,6 +681,8 @@ def _close(task: asyncio.Task[Any]) -> int:
             return 0
         except BaseException:
             return 0
+    # Code that swallows everything must never be collected: closing it would run it once more, anywhere.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(coro))
     return 1
 
 

@@ -142,9 +142,9 @@ def _gathering_hash(self: Any) -> int:
     loop = self.get_loop()
     if not isinstance(loop, WorkflowLoop):
         return object.__hash__(self)
-    number: int | None = self.__dict__.get("_harvest_number")
+    number: int | None = getattr(self, "_harvest_number", None)
     if number is None:
-        number = self.__dict__["_harvest_number"] = loop.next_number()
+        number = self._harvest_number = loop.next_number()
     return number
 
 
