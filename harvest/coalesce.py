@@ -9,12 +9,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+from harvest.errors import HubUnreachable
+
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Coalescer(Generic[T, R]):
     """`await submit(item)` gives the item's result; `run(items)` answers for a whole batch, in order.
+
+    An answer that is an exception is raised to its caller.
 
     An error of `run` reaches every caller of a batch of one; a larger batch is tried again one by one, so
     that bad input harms only its own caller.
@@ -45,9 +49,10 @@ class Coalescer(Generic[T, R]):
         try:
             results = await self._run([item for item, _ in batch])
         except Exception as exc:
-            if len(batch) == 1:
-                if not batch[0][1].done():
-                    batch[0][1].set_exception(exc)
+            if len(batch) == 1 or isinstance(exc, HubUnreachable):
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(exc)
                 return
             for single in batch:
                 await self._one([single])
@@ -57,5 +62,9 @@ class Coalescer(Generic[T, R]):
                 future.cancel()
             raise
         for (_, future), result in zip(batch, results, strict=True):
-            if not future.done():
+            if future.done():
+                continue
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
                 future.set_result(result)

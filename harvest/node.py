@@ -107,7 +107,7 @@ class Worker(Service):
             ),
         )
         self.scanner = Scanner(self.decider, interval=seconds(config.scan_interval))
-        self.sweeper = Sweeper(db, self._wake, interval=seconds(config.scan_interval))
+        self.sweeper = Sweeper(db, self._wake, self._wake_queue, interval=seconds(config.scan_interval))
 
     # --- what the services need of each other -------------------------------------------------------
 
@@ -119,6 +119,10 @@ class Worker(Service):
             self.decider.wake(execution_id, partition)
         else:
             self.client.site.notifier.decide(pool, execution_id, partition)
+
+    def _wake_queue(self, queue: str) -> None:
+        self.activities.kick(queue)
+        self.client.site.notifier.queue(queue)
 
     def _registered(self, worker_id: UUID) -> None:
         """A new tenure: nothing of the old one is kept."""

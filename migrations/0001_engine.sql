@@ -105,6 +105,7 @@ create table activity_tasks (
   primary key (execution_id, seq)
 ) with (fillfactor = 80);
 create index activity_tasks_pending on activity_tasks (queue, priority, due_at) where state = 'pending';
+create index activity_tasks_running on activity_tasks (worker_id) where state = 'running';
 create index activity_tasks_expiring on activity_tasks (expires_at) where expires_at is not null;
 create index activity_tasks_done on activity_tasks (pool, partition) where state = 'done';
 

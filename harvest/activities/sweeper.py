@@ -44,9 +44,11 @@ def verdict(row: Row) -> tuple[Failure, float | None]:
 class Sweeper(Service):
     """`wake(execution_id, partition, pool)` tells the owner of a run that a final failure waits."""
 
-    def __init__(self, db: Database, wake: Callable[[UUID, int, str], None], *, interval: float) -> None:
+    def __init__(
+        self, db: Database, wake: Callable[[UUID, int, str], None], wake_queue: Callable[[str], None], *, interval: float
+    ) -> None:
         super().__init__()
-        self.db, self.wake, self.interval = db, wake, interval
+        self.db, self.wake, self.wake_queue, self.interval = db, wake, wake_queue, interval
 
     async def _run(self) -> None:
         failures = 0
@@ -64,7 +66,10 @@ class Sweeper(Service):
                 pass
 
     async def run_once(self) -> int:
-        """One sweep; returns how many tasks were overdue."""
+        """One sweep; returns how many tasks were overdue or lost."""
+        lost = await activity_tasks.release_lost(self.db)
+        for queue in set(lost):
+            self.wake_queue(queue)
         again: list[Again] = []
         over: list[Finished] = []
         for row in await activity_tasks.expired(self.db):
@@ -75,8 +80,8 @@ class Sweeper(Service):
             else:
                 again.append(Again(row["execution_id"], row["seq"], row["attempt"], delay, text))
         if again:
-            await activity_tasks.retry(self.db, again)
+            await activity_tasks.retry(self.db, again, None)
         if over:
             for row in await activity_tasks.expire(self.db, over):
                 self.wake(row["execution_id"], row["partition"], row["pool"])
-        return len(again) + len(over)
+        return len(again) + len(over) + len(lost)

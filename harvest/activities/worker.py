@@ -35,6 +35,7 @@ from harvest.wakes.topics import QUEUE
 log = logging.getLogger("harvest.activities")
 
 CLAIM_SIZE = 200
+RECONCILE_EVERY = 30.0
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -83,6 +84,8 @@ class ActivityWorker(Service):
         self._tasks: set[asyncio.Task[None]] = set()
         self._kicked = asyncio.Event()
         self._backlog = False
+        self._look_at = 0.0
+        self._missing: set[tuple[UUID, int]] = set()
         self._completions: Coalescer[Finished, Row | None] = Coalescer(self._complete_all)
         self._retries: Coalescer[Again, bool] = Coalescer(self._retry_all)
         self._beats: Coalescer[Beat, bool] = Coalescer(self._beat_all)
@@ -140,6 +143,7 @@ class ActivityWorker(Service):
             wait = self.poll
             try:
                 wait = await self.run_once()
+                await self._reconcile()
                 failures = 0
             except Exception as exc:
                 failures += 1
@@ -164,11 +168,27 @@ class ActivityWorker(Service):
                 self.free += size - len(rows)
             for row in rows:
                 self._start(self._held(row))
-            if len(rows) < size:
-                self._backlog = False
+            self._backlog = len(rows) == size
+            if not self._backlog:
                 due = await activity_tasks.next_due(self.db, queue=self.queue, names=self.names)
                 return self.poll if due is None else min(self.poll, max(0.001, due))
         return self.poll
+
+    async def _reconcile(self) -> None:
+        """Gives back tasks that the hub thinks are ours and that we do not run: a claim whose answer got lost.
+
+        Seen twice, half a minute apart: a result on its way to its decision is no lost claim.
+        """
+        now = self.loop.time()
+        if now < self._look_at:
+            return
+        self._look_at = now + RECONCILE_EVERY
+        missing = await activity_tasks.held(self.db, self.worker_id()) - set(self.running)
+        lost, self._missing = missing & self._missing, missing
+        if lost:
+            log.warning("%d activities were claimed but never started; they go back to their queue", len(lost))
+            for queue in set(await activity_tasks.give_back(self.db, self.worker_id(), list(lost))):
+                self.kick(queue)
 
     def _held(self, row: Row) -> Held:
         options = ev.DEFAULT_OPTIONS if row["options"] is None else msgspec.json.decode(row["options"], type=ev.ActivityOptions)
@@ -333,7 +353,7 @@ class ActivityWorker(Service):
         return [landed.get((end.execution_id, end.seq)) for end in ends]
 
     async def _retry_all(self, again: Sequence[Again]) -> Sequence[bool]:
-        landed = {(row["execution_id"], row["seq"]) for row in await activity_tasks.retry(self.db, again)}
+        landed = {(row["execution_id"], row["seq"]) for row in await activity_tasks.retry(self.db, again, self.worker_id())}
         return [(item.execution_id, item.seq) in landed for item in again]
 
     async def _beat_all(self, beats: Sequence[Beat]) -> Sequence[bool]:

@@ -311,9 +311,17 @@ class Instance:
             self.loop.call_soon(callback, *timer.args, context=timer.context)
         return True
 
-    def _resolved(self, arrival: ev.ActivityCompleted | ev.ChildCompleted) -> bool:
-        future = self.pending.pop(arrival.seq, None)
+    def _waiting(self, arrival: Any) -> EngineFuture | None:
+        """Takes out what waits for this arrival; None for what nobody waits for (any more)."""
+        future = self.pending.get(arrival.seq)
+        if future is None or future.kind != _KINDS[type(arrival)]:
+            return None
+        del self.pending[arrival.seq]
         self.children.pop(arrival.seq, None)
+        return future
+
+    def _resolved(self, arrival: ev.ActivityCompleted | ev.ChildCompleted) -> bool:
+        future = self._waiting(arrival)
         if future is None:
             return self.replaying
         if not future.done():
@@ -324,8 +332,7 @@ class Instance:
         return True
 
     def _broke(self, arrival: ev.ActivityFailed | ev.ChildFailed | ev.ExternalDone) -> bool:
-        future = self.pending.pop(arrival.seq, None)
-        self.children.pop(arrival.seq, None)
+        future = self._waiting(arrival)
         if future is None:
             return self.replaying
         if future.done():
@@ -696,6 +703,13 @@ def closing_command(arrival: ev.TerminateRequested | ev.DeadlinePassed | ev.Hist
     return ev.RunFailed(failure_of(HistoryCapExceeded(text, hint="end long runs with workflow.continue_as_new")))
 
 
+_KINDS: dict[type, str] = {
+    ev.ActivityCompleted: "activity",
+    ev.ActivityFailed: "activity",
+    ev.ChildCompleted: "child",
+    ev.ChildFailed: "child",
+    ev.ExternalDone: "external",
+}
 _ENDINGS = (ev.TerminateRequested, ev.DeadlinePassed, ev.HistoryCapReached)
 _APPLY: dict[type, Callable[[Instance, Any], bool]] = {
     ev.TimerFired: Instance._timer_fired,

@@ -14,7 +14,7 @@ import msgspec
 
 from harvest.backoff import Backoff
 from harvest.clock import MICRO, Clock
-from harvest.core.events import ActivityScheduled, RunContinued, TimerFired
+from harvest.core.events import ActivityScheduled, RunContinued, TimerFired, UpdateAdmitted
 from harvest.core.instance import RunInfo
 from harvest.core.loop import driving_many
 from harvest.decider.effects import Effects, refuse, resolve
@@ -29,7 +29,7 @@ from harvest.decisions.residents import Residents
 from harvest.decisions.rows import Writer, reply_failure, unfinished
 from harvest.decisions.run import Delivery, Parent, Question, Run
 from harvest.definitions.registry import Registry
-from harvest.errors import Fenced, QueryFailed, UnknownActivityError, WorkflowNotFound
+from harvest.errors import Fenced, HubUnreachable, QueryFailed, UnknownActivityError, WorkflowNotFound
 from harvest.failure import encode_failure, failure_of
 from harvest.hub import messages, workflow_tasks
 from harvest.hub.commit import Committed
@@ -209,8 +209,7 @@ class Decider(Service):
         if run is not None and (run.busy or run.queued or run.loaded is not None or run.dead):
             return
         if due_us is not None and due_us > self.clock.now_us():
-            if run is None or run.armed_us != due_us:
-                self.timers.arm(due_us, execution_id, partition)
+            self.timers.arm(due_us, execution_id, partition)
             return
         self._enqueue(self._entry(execution_id, partition))
 
@@ -280,7 +279,6 @@ class Decider(Service):
     def _due(self, execution_id: UUID, partition: int) -> None:
         if partition in self.holdings.epochs:
             run = self._entry(execution_id, partition)
-            run.armed_us = None
             self._enqueue(run)
 
     def _enqueue(self, run: Run) -> None:
@@ -437,6 +435,7 @@ class Decider(Service):
 
     async def _forward(self, run: Run, successor: UUID) -> None:
         await messages.forward(self.db, run.execution_id, successor)
+        await messages.drop_children(self.db, run.execution_id)
         self.wake(successor, run.partition)
 
     def _check_activity(self, name: str, queue: str | None) -> None:
@@ -504,11 +503,19 @@ class Decider(Service):
         except Fenced as exc:
             log.warning("fenced: %s; dropping everything held", exc)
             for draft in drafts:
-                self._unreserve(draft)
+                if draft.run.busy:  # a part of the batch may have landed before
+                    self._unreserve(draft)
                 for delivery in draft.deliveries:
                     refuse(delivery.ack, Undelivered("this worker may no longer write"))
             await self.holdings.fenced()
             self.drop_all()
+        except BaseException:
+            unsure = HubUnreachable("this worker stopped while the hub was away; the request may be stored")
+            for draft in drafts:
+                refuse(draft.run.launch_ack, unsure)
+                for delivery in draft.deliveries:
+                    refuse(delivery.ack, unsure)
+            raise
         finally:
             self.free.append(lane)
             if len(self.inbox):
@@ -519,6 +526,13 @@ class Decider(Service):
             run = draft.run
             run.busy = False
             if self.runs.get(run.execution_id) is not run:
+                # Dropped while it was on its way: durable all the same, and whoever owns it now goes on from there.
+                resolve(run.launch_ack)
+                for delivery in draft.deliveries:
+                    if isinstance(delivery.arrival, UpdateAdmitted):
+                        refuse(delivery.ack, Undelivered("the answer will be in history"))
+                    else:
+                        resolve(delivery.ack)
                 continue
             if draft.launch is not None:
                 run.launch = None
@@ -539,8 +553,9 @@ class Decider(Service):
         if run.questions and not run.mail and run.instance is not None:
             self._answer(run)
         due = run.next_due_us()
-        if due is not None and due != run.armed_us:
-            run.armed_us = due
+        if due is None:
+            self.timers.forget(run.execution_id)
+        else:
             self.timers.arm(due, run.execution_id, run.partition)
         if run.queue or run.mail or run.questions:
             self._enqueue(run)
@@ -556,6 +571,7 @@ class Decider(Service):
     def forget(self, run: Run) -> None:
         """A closed run leaves; what it had no time to look at goes back to the sender."""
         run.terminal = True
+        self.timers.forget(run.execution_id)
         self.runs.pop(run.execution_id, None)
         if self.open_ids.get(run.workflow_id) == run.execution_id:
             del self.open_ids[run.workflow_id]

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from harvest.backoff import Backoff
 from harvest.core import events as ev
 from harvest.core.instance import RunInfo
 from harvest.decisions.answers import Answer, Undelivered
 from harvest.decisions.decide import ENDING, Draft, outcome_of
 from harvest.decisions.ports import Step
-from harvest.decisions.rows import child_arrival, child_message_id, external_key, unfinished
+from harvest.decisions.rows import child_arrival, child_message_id, external_key, id_taken, unfinished
 from harvest.decisions.run import Delivery, Parent, Run
+from harvest.errors import HubError
 from harvest.failure import Failure, failure_of
 from harvest.hub import messages
 from harvest.hub.commit import Committed
 from harvest.ids import partition_of
 from harvest.wakes.topics import CLOSED, REPLY
+
+log = logging.getLogger("harvest.decider")
 
 if TYPE_CHECKING:
     from harvest.decider.decider import Decider
@@ -117,8 +122,8 @@ class Effects:
         execution_id = draft.ids[command.seq]
         if execution_id not in committed.started:
             if draft.closing is None:
-                taken = Failure(f"workflow id {command.workflow_id!r} has an open run", "WorkflowAlreadyStarted")
-                decider.offer(run.execution_id, run.partition, Delivery(ev.ChildFailed(command.seq, taken)))
+                refusal = ev.ChildFailed(command.seq, id_taken(command.workflow_id))
+                decider.offer(run.execution_id, run.partition, Delivery(refusal, execution_id))
             return
         pool = command.queue or decider.pool
         if pool != decider.pool or not decider.owns(command.workflow_id):
@@ -157,6 +162,9 @@ class Effects:
     def _external(self, draft: Draft, command: ev.ExternalSignalSent | ev.ExternalCancelSent, committed: Committed) -> None:
         if draft.closing is not None:
             return
+        if committed.unsure:
+            self.decider.spawn(self.repost(draft.run, command))
+            return
         key = external_key(draft, command.seq)
         self.external_done(draft.run, command, key in committed.keys)
 
@@ -177,10 +185,19 @@ class Effects:
                 UUID(int=run.execution_id.int ^ command.seq), command.workflow_id, "cancel", None, key,
                 ev.encode_event(ev.CancelRequested(command.reason)),
             )  # fmt: skip
-        sent = await messages.send(self.decider.db, [mail])
+        db, tries = self.decider.db, 0
+        while True:
+            try:
+                sent = await messages.send(db, [mail])
+                known = sent or await messages.by_key(db, workflow_id=command.workflow_id, kind=mail.kind, key=key)
+                break
+            except HubError as exc:
+                tries += 1
+                log.warning("an external request of %s waits for the hub: %s", run.workflow_id, exc)
+                await asyncio.sleep(Backoff(0.5, cap=10.0).delay(tries))
         for row in sent.values():
             self._mail(row["execution_id"], row["pool"], row["partition"])
-        self.external_done(run, command, bool(sent))
+        self.external_done(run, command, bool(known))
 
     def _mail(self, execution_id: UUID, pool: str, partition: int) -> None:
         """A mailbox row was written for a run: wake its owner."""
@@ -220,6 +237,7 @@ class Effects:
         decider = self.decider
         try:
             await messages.forward(decider.db, run.execution_id, successor)
+            await messages.drop_children(decider.db, run.execution_id)
         finally:
             decider.waiting_for_mail.discard(successor)
         decider.wake(successor, run.partition)

@@ -114,10 +114,17 @@ class Lane:
                 raise
             except Exception as exc:
                 trouble = Trouble.AWAY if isinstance(exc, HubError) else trouble_of(exc)
-                if not trouble.passes:
+                if not trouble.passes and unsure:
+                    # A first try may have landed late: its rows would look like bad data to the second.
+                    found = await self._landed(await self._connected(), drafts, batch)
+                    if found is not None:
+                        return found
+                if not trouble.passes or (trouble is Trouble.FULL and len(drafts) > 1):
                     raise
                 tries += 1
-                unsure = unsure or trouble is Trouble.AWAY
+                if trouble is Trouble.AWAY:
+                    unsure = True
+                    await self.close()
                 if tries in (1, 10) or tries % 60 == 0:
                     log.warning("commit of %d decisions waits for the hub (%s): %s", len(drafts), trouble.value, exc)
             await asyncio.sleep(backoff.delay(tries))
@@ -125,9 +132,9 @@ class Lane:
     async def _landed(self, session: Session, drafts: list[Draft], batch: Batch) -> Committed | None:
         """What the commit gave, if it took effect before the connection broke."""
         keys = [(d.run.execution_id, d.number) for d in drafts if d.events is not None]
-        if not keys or await history.landed(session, keys) < len(keys):
+        assert self.worker_id is not None
+        if not keys or await history.landed(session, self.worker_id, keys) < len(keys):
             return None
         starts = [row[0] for row in batch.rows.get("starts", ())]
         known: Any = await executions.load(session, starts) if starts else {}
-        # Which posts found an open run is not asked again: they are posted anew under the same key.
-        return Committed(frozenset(known), ())
+        return Committed(frozenset(known), (), unsure=True)

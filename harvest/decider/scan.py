@@ -24,6 +24,7 @@ class Scanner(Service):
         super().__init__()
         self.decider, self.interval = decider, interval
         self._nudged = asyncio.Event()
+        self._to_recover: set[int] = set()
         self.scans = 0
 
     def nudge(self) -> None:
@@ -31,13 +32,16 @@ class Scanner(Service):
 
     def acquired(self, partitions: list[int]) -> None:
         """New partitions: load what their last owner held in memory, then look at all that is due."""
-        self.decider.spawn(self._recover(partitions))
+        self._to_recover.update(partitions)
         self.nudge()
 
-    async def _recover(self, partitions: list[int]) -> None:
-        decider = self.decider
-        for row in await workflow_tasks.running(decider.db, decider.pool, partitions):
+    async def _recover(self) -> None:
+        decider, partitions = self.decider, self._to_recover
+        if not partitions:
+            return
+        for row in await workflow_tasks.running(decider.db, decider.pool, list(partitions)):
             decider.wake(row["execution_id"], row["partition"])
+        self._to_recover = set()
 
     async def _open(self) -> None:
         self._leave = self.decider.router.subscribe(DECIDE, self._woken)
@@ -77,6 +81,7 @@ class Scanner(Service):
         decider = self.decider
         if not decider.holdings.epochs:
             return 0
+        await self._recover()
         rows = await workflow_tasks.scan(decider.db, decider.pool, ahead=1.5 * self.interval, size=SCAN_SIZE)
         for row in rows:
             decider.due(row["execution_id"], row["partition"], row["due_us"])

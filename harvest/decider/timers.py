@@ -11,22 +11,33 @@ from harvest.clock import MICRO, Clock
 
 
 class Timers:
-    """`arm` notes a due time; `fire(execution_id, partition)` is called when it has come.
-
-    Entries are never taken back: a wake for nothing is harmless.
-    """
+    """One due time per run: `arm` sets it, `forget` takes it away; `fire(execution_id, partition)` is called when it
+    has come. A wake for nothing is harmless."""
 
     def __init__(self, clock: Clock, fire: Callable[[UUID, int], None]) -> None:
         self.clock, self.fire = clock, fire
-        self._heap: list[tuple[int, UUID, int]] = []
+        self._due: dict[UUID, int] = {}
+        self._heap: list[tuple[int, UUID, int]] = []  # entries whose time is not the run's in `_due` are stale
         self._handle: asyncio.TimerHandle | None = None
         self._handle_us = 0
         self.loop: asyncio.AbstractEventLoop | None = None
 
+    def __len__(self) -> int:
+        return len(self._heap)
+
     def arm(self, due_us: int, execution_id: UUID, partition: int) -> None:
+        if self._due.get(execution_id) == due_us:
+            return
+        self._due[execution_id] = due_us
         heapq.heappush(self._heap, (due_us, execution_id, partition))
+        if len(self._heap) > 2 * len(self._due) + 64:
+            self._heap = [item for item in self._heap if self._due.get(item[1]) == item[0]]
+            heapq.heapify(self._heap)
         if self._handle is None or due_us < self._handle_us:
             self._schedule()
+
+    def forget(self, execution_id: UUID) -> None:
+        self._due.pop(execution_id, None)
 
     def _schedule(self) -> None:
         if self._handle is not None:
@@ -41,10 +52,13 @@ class Timers:
         """Fires what is due now; also called when a test's clock moved."""
         now = self.clock.now_us()
         while self._heap and self._heap[0][0] <= now:
-            _, execution_id, partition = heapq.heappop(self._heap)
-            self.fire(execution_id, partition)
+            due_us, execution_id, partition = heapq.heappop(self._heap)
+            if self._due.get(execution_id) == due_us:
+                del self._due[execution_id]
+                self.fire(execution_id, partition)
         self._schedule()
 
     def clear(self) -> None:
+        self._due.clear()
         self._heap.clear()
         self._schedule()

@@ -145,6 +145,7 @@ class Writer:
                 command.parent_close,
                 None,
                 None,
+                ev.encode_event(ev.ChildFailed(command.seq, id_taken(command.workflow_id))),
             ),
         )
 
@@ -226,6 +227,7 @@ class Writer:
                 run.parent_close,
                 run.execution_id,
                 upserted(draft),
+                None,
             ),
         )
         batch.add("moves", (run.execution_id, new))
@@ -252,6 +254,10 @@ def _attributes(draft: Draft, new: NewRun) -> str | None:
     merged = {} if new.attributes is None else msgspec.json.decode(new.attributes)
     merged.update(msgspec.json.decode(upserts))
     return msgspec.json.encode({k: v for k, v in merged.items() if v is not None}).decode()
+
+
+def id_taken(workflow_id: str) -> Failure:
+    return Failure(f"workflow id {workflow_id!r} has an open run", "WorkflowAlreadyStarted")
 
 
 def external_key(draft: Draft, seq: int) -> str:

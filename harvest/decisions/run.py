@@ -50,7 +50,6 @@ class Run:
     """
 
     __slots__ = (
-        "armed_us",
         "blocked_until",
         "busy",
         "dead",
@@ -113,7 +112,6 @@ class Run:
         self.loaded: Any = None  # a `load.Loaded` waiting to be absorbed
         self.loading = False
         self.questions: list[Question] = []
-        self.armed_us: int | None = None
         self.strikes = 0
         self.dead = False
         self.blocked_until = 0

@@ -63,9 +63,11 @@ async def complete(db: Runs, worker_id: UUID, ends: Sequence[Finished]) -> Seque
     )
 
 
-async def retry(db: Runs, again: Sequence[Again]) -> Sequence[Row]:
+async def retry(db: Runs, again: Sequence[Again], worker_id: UUID | None) -> Sequence[Row]:
+    """Back to the queue for another try; by `worker_id` only where it still holds the task, by None (the sweeper) anyway."""
     return await db.fetch(
         _Q["retry"],
+        worker_id=worker_id,
         execution_ids=[a.execution_id for a in again],
         seqs=[a.seq for a in again],
         attempts=[a.attempt for a in again],
@@ -105,6 +107,23 @@ async def expire(db: Runs, ends: Sequence[Finished]) -> Sequence[Row]:
 async def release(db: Runs, worker_ids: Sequence[UUID]) -> list[str]:
     """Gives back the tasks of dead or stopping workers; returns their queues, one per task."""
     return [row["queue"] for row in await db.fetch(_Q["release"], worker_ids=list(worker_ids))]
+
+
+async def release_lost(db: Database) -> list[str]:
+    """Gives back tasks whose worker is not alive; returns their queues, one per task."""
+    return [row["queue"] for row in await db.fetch_once(_Q["release_lost"])]
+
+
+async def held(db: Database, worker_id: UUID) -> set[tuple[UUID, int]]:
+    """(execution_id, seq) of the tasks that the hub thinks this worker runs."""
+    return {(row["execution_id"], row["seq"]) for row in await db.fetch_once(_Q["held"], worker_id=worker_id)}
+
+
+async def give_back(db: Database, worker_id: UUID, keys: Sequence[tuple[UUID, int]]) -> list[str]:
+    rows = await db.fetch_once(
+        _Q["give_back"], worker_id=worker_id, execution_ids=[k[0] for k in keys], seqs=[k[1] for k in keys]
+    )
+    return [row["queue"] for row in rows]
 
 
 async def done(db: Runs, execution_ids: Sequence[UUID]) -> Sequence[Row]:

@@ -44,7 +44,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "starts": columns(
         "s_execution_ids s_workflow_ids s_types s_pools s_seeds s_inputs s_priorities s_timeouts s_parent_execution_ids"
         " s_parent_workflow_ids s_parent_pools s_parent_seqs s_parent_closes"
-        " s_continued_from s_attributes"
+        " s_continued_from s_attributes s_refusals"
     ),
     "sends": ("m_message_ids", "m_execution_ids", "m_pools", "m_partitions", "m_kinds", "m_names", "m_events"),
     "carries": ("y_message_ids", "y_execution_ids", "y_partitions", "y_names", "y_events", "y_positions"),
@@ -125,6 +125,8 @@ class Committed:
 
     started: frozenset[UUID]
     posted: tuple[tuple[UUID, UUID, str, int, str | None], ...]
+    unsure: bool = False
+    """The connection broke and the rest of the answer with it: which posts landed has to be asked again."""
 
     @property
     def keys(self) -> set[str]:

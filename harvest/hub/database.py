@@ -14,10 +14,12 @@ import asyncpg
 from harvest.backoff import Backoff
 from harvest.errors import ConfigError, HubNotMigrated, HubUnreachable
 from harvest.hub.queries import Query, queries
-from harvest.hub.sqlstate import Trouble, trouble_of
+from harvest.hub.sqlstate import DATABASE_ERRORS, Trouble, trouble_of
 
 Row = Mapping[str, Any]
 SCHEMA = "harvest"
+COMMAND_TIMEOUT = 30.0
+"""Seconds after which a silent connection counts as broken."""
 _AWAY_HINT = "is Postgres running, and does HARVEST_DATABASE_URL (or the URL passed) point at it?"
 
 
@@ -68,16 +70,20 @@ class Session:
 
     def __init__(self, connection: asyncpg.Connection[Any]) -> None:
         self.connection = connection
+        self._one_at_a_time = asyncio.Lock()
 
     async def fetch(self, query: Query, **named: Any) -> Sequence[Row]:
-        return cast(Sequence[Row], await self.connection.fetch(query.sql, *query.args(**named)))
+        async with self._one_at_a_time:
+            return cast(Sequence[Row], await self.connection.fetch(query.sql, *query.args(**named)))
 
     async def fetch_one(self, sql: str, args: list[Any]) -> Row:
-        return cast(Row, await self.connection.fetchrow(sql, *args))
+        async with self._one_at_a_time:
+            return cast(Row, await self.connection.fetchrow(sql, *args))
 
     async def listen(self, channel: str, callback: Callable[[str, str], None]) -> None:
         """`callback(channel, payload)` for every notification."""
-        await self.connection.add_listener(channel, lambda _c, _pid, name, payload: callback(str(name), str(payload)))
+        async with self._one_at_a_time:
+            await self.connection.add_listener(channel, lambda _c, _pid, name, payload: callback(str(name), str(payload)))
 
     def on_close(self, callback: Callable[[], object]) -> None:
         def ended(_connection: Any) -> None:
@@ -92,7 +98,7 @@ class Session:
     async def close(self) -> None:
         try:
             await self.connection.close(timeout=2)
-        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except DATABASE_ERRORS:
             self.connection.terminate()
 
 
@@ -119,9 +125,10 @@ class Database:
                 max_size=self.size,
                 server_settings=self._settings(),
                 timeout=self.patience,
+                command_timeout=COMMAND_TIMEOUT,
                 reset=_keep,
             )
-        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as exc:
+        except (*DATABASE_ERRORS, ValueError) as exc:
             raise explained(exc, self.dsn) from exc
 
     async def close(self) -> None:
@@ -130,19 +137,31 @@ class Database:
         for pool in pools:
             try:
                 await asyncio.wait_for(pool.close(), 5)
-            except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except DATABASE_ERRORS:
                 pool.terminate()
 
     def _settings(self, **more: str) -> dict[str, str]:
-        return {"search_path": self.schema, "application_name": self.name, **more}
+        return {
+            "search_path": self.schema,
+            "application_name": self.name,
+            # A client that vanished without a word is noticed, and its locks go, within half a minute.
+            "tcp_keepalives_idle": "10",
+            "tcp_keepalives_interval": "5",
+            "tcp_keepalives_count": "3",
+            **more,
+        }
 
     async def session(self, **settings: str) -> Session:
         """A connection of its own, outside the pool."""
         try:
             connection = await asyncpg.connect(
-                self.dsn, server_settings=self._settings(**settings), timeout=self.patience, statement_cache_size=1024
+                self.dsn,
+                server_settings=self._settings(**settings),
+                timeout=self.patience,
+                statement_cache_size=1024,
+                command_timeout=COMMAND_TIMEOUT,
             )
-        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+        except DATABASE_ERRORS as exc:
             raise explained(exc, self.dsn) from exc
         return Session(connection)
 
@@ -166,7 +185,7 @@ class Database:
                 raise HubUnreachable(f"the connection to {redacted(self.dsn)} is closed", hint="open it with `async with`")
             try:
                 return cast(Sequence[Row], await run(self._pool))
-            except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+            except DATABASE_ERRORS as exc:
                 tries += 1
                 if not trouble_of(exc).passes or loop.time() > deadline:
                     raise explained(exc, self.dsn) from exc

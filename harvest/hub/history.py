@@ -21,9 +21,9 @@ async def load(db: Runs, execution_ids: Sequence[UUID]) -> dict[UUID, list[Store
     return found
 
 
-async def landed(db: Runs, keys: Sequence[tuple[UUID, int]]) -> int:
-    """How many of these (execution_id, decision) exist: what a lost connection leaves open."""
-    rows = await db.fetch(_Q["landed"], execution_ids=[k[0] for k in keys], decisions=[k[1] for k in keys])
+async def landed(db: Runs, worker_id: UUID, keys: Sequence[tuple[UUID, int]]) -> int:
+    """How many of these (execution_id, decision) this worker wrote: what a lost connection leaves open."""
+    rows = await db.fetch(_Q["landed"], worker_id=worker_id, execution_ids=[k[0] for k in keys], decisions=[k[1] for k in keys])
     count: int = rows[0]["count"]
     return count
 

@@ -23,12 +23,15 @@ class Mail(NamedTuple):
     event: str
 
 
-async def send(db: Runs, mail: Sequence[Mail]) -> dict[UUID, Row]:
-    """By message id: execution_id, pool, partition, stored. An id that is missing found no open run.
+async def send(db: Runs, mail: Sequence[Mail], *, once: bool = False) -> dict[UUID, Row]:
+    """`once` leaves it to the caller what to do when the connection breaks.
+
+    By message id: execution_id, pool, partition, stored. An id that is missing found no open run.
 
     `stored` is false where the key was known, and on a second try of the same message.
     """
-    rows = await db.fetch(
+    fetch = db.fetch_once if isinstance(db, Database) and once else db.fetch
+    rows = await fetch(
         _Q["send"],
         message_ids=[m.message_id for m in mail],
         workflow_ids=[m.workflow_id for m in mail],
@@ -38,6 +41,11 @@ async def send(db: Runs, mail: Sequence[Mail]) -> dict[UUID, Row]:
         events=[m.event for m in mail],
     )
     return {row["message_id"]: row for row in rows}
+
+
+async def stored(db: Runs, message_ids: Sequence[UUID]) -> dict[UUID, Row]:
+    """Those that are in the mailbox, as `send` would answer."""
+    return {row["message_id"]: row for row in await db.fetch(_Q["stored"], message_ids=list(message_ids))}
 
 
 async def load(db: Runs, execution_ids: Sequence[UUID]) -> Sequence[Row]:
@@ -51,6 +59,11 @@ async def unread_runs(db: Database, pool: str) -> Sequence[Row]:
 
 async def forward(db: Runs, execution_id: UUID, successor: UUID) -> int:
     return len(await db.fetch(_Q["forward"], execution_id=execution_id, successor=successor))
+
+
+async def drop_children(db: Runs, execution_id: UUID) -> None:
+    """Puts away results of children that came after their parent continued as new."""
+    await db.fetch(_Q["drop_children"], execution_id=execution_id)
 
 
 async def drop_unread(db: Runs, execution_ids: Sequence[UUID], reply: str) -> list[UUID]:

@@ -15,9 +15,9 @@ async def ensure(db: Runs, pool: str) -> None:
     await db.fetch(_Q["ensure"], pool=pool)
 
 
-async def acquire(db: Runs, *, pool: str, worker_id: UUID, fenced: Sequence[UUID]) -> dict[int, int]:
-    """partition → epoch of what was free or held by workers in `fenced`."""
-    rows = await db.fetch(_Q["acquire"], pool=pool, worker_id=worker_id, fenced=list(fenced))
+async def acquire(db: Runs, *, pool: str, worker_id: UUID) -> dict[int, int]:
+    """partition → epoch of everything that is this worker's now; empty when it is fenced."""
+    rows = await db.fetch(_Q["acquire"], pool=pool, worker_id=worker_id)
     return {row["partition"]: row["epoch"] for row in rows}
 
 

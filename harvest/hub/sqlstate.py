@@ -7,6 +7,9 @@ from enum import Enum
 
 import asyncpg
 
+DATABASE_ERRORS = (OSError, asyncio.TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""Everything that a query can raise because of the database or the way to it."""
+
 
 class Trouble(Enum):
     """AWAY: wait and come back. CONFLICT: try again at once. DATA: this input is bad, others are fine.
@@ -56,11 +59,15 @@ def trouble_of(exc: BaseException) -> Trouble:
     state = getattr(exc, "sqlstate", None)
     if isinstance(state, str):
         return _BY_STATE.get(state) or _BY_CLASS.get(state[:2], Trouble.BUG)
+    if isinstance(exc, asyncpg.DataError):
+        return Trouble.DATA
+    if isinstance(exc, asyncpg.InternalClientError):
+        return Trouble.AWAY  # what a connection that breaks in the middle of an answer looks like
     if isinstance(exc, asyncpg.InterfaceError):
         text = str(exc)
         return Trouble.AWAY if "closed" in text or "released" in text or "closing" in text else Trouble.DATA
     if isinstance(exc, (OSError, asyncio.TimeoutError, EOFError)):
         return Trouble.AWAY
-    if isinstance(exc, (asyncpg.DataError, OverflowError, UnicodeEncodeError, ValueError)):
+    if isinstance(exc, (OverflowError, UnicodeEncodeError, ValueError)):
         return Trouble.DATA
     return Trouble.BUG

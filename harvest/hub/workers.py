@@ -41,7 +41,7 @@ async def set_state(db: Runs, worker_id: UUID, state: str) -> None:
 
 
 async def others(db: Runs, worker_id: UUID, pool: str) -> Sequence[Row]:
-    """worker_id, lock_key, state, lapsed of all other workers of the pool that may hold something."""
+    """worker_id, state, lapsed, locked of all other workers of the pool that may hold something."""
     return await db.fetch(_Q["others"], worker_id=worker_id, pool=pool)
 
 
@@ -61,7 +61,3 @@ async def live(db: Runs, pool: str | None = None) -> Sequence[Row]:
 async def try_lock(session: Session, key: int) -> bool:
     """Takes a session-level advisory lock if nobody holds it."""
     return bool((await session.fetch(_Q["try_lock"], key=key))[0]["pg_try_advisory_lock"])
-
-
-async def unlock(session: Session, key: int) -> None:
-    await session.fetch(_Q["unlock"], key=key)

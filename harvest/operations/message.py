@@ -48,6 +48,7 @@ async def _directly(site: Site, workflow_id: str, arrival: Arrival) -> UUID | No
 async def post(site: Site, workflow_id: str, kind: str, name: str | None, arrival: Arrival, key: str | None) -> UUID:
     """Through the mailbox."""
     row = await site.mail.submit(Mail(new_id(), workflow_id, kind, name, key, encode_event(arrival)))
+    assert not isinstance(row, Exception)
     if row is None:
         raise WorkflowNotFound(
             f"no open run has the workflow id {workflow_id!r}", hint="is it closed already? see `harvest run show`"

@@ -13,11 +13,12 @@ import msgspec
 from harvest.coalesce import Coalescer
 from harvest.core.instance import RunInfo
 from harvest.decisions.run import Delivery
-from harvest.errors import PayloadError, UnknownWorkflowError
+from harvest.errors import HubUnreachable, PayloadError, UnknownWorkflowError
 from harvest.hub import executions, messages, workers
-from harvest.hub.database import Database, Row
+from harvest.hub.database import Database, Row, explained
 from harvest.hub.executions import NewRun
 from harvest.hub.messages import Mail
+from harvest.hub.sqlstate import trouble_of
 from harvest.wakes.listener import Listener
 from harvest.wakes.notifier import Notifier
 from harvest.wakes.router import Router
@@ -64,7 +65,7 @@ class Site:
         self.listener = Listener(db, self.router, [CLOSED, REPLY, ANSWER])
         self.owners: list[LocalOwner] = []
         self.starts: Coalescer[NewRun, bool] = Coalescer(self._start_all)
-        self.mail: Coalescer[Mail, Row | None] = Coalescer(self._send_all)
+        self.mail: Coalescer[Mail, Row | Exception | None] = Coalescer(self._send_all)
         self.outcomes: Coalescer[UUID, Row | None] = Coalescer(self._outcomes_of)
         self.replies: Coalescer[UUID, str | None] = Coalescer(self._replies_of)
         self._known_types: set[tuple[str, str]] = set()
@@ -127,9 +128,28 @@ class Site:
         created = await executions.start(self.db, runs)
         return [run.execution_id in created for run in runs]
 
-    async def _send_all(self, mail: Sequence[Mail]) -> Sequence[Row | None]:
-        found = await messages.send(self.db, mail)
+    async def _send_all(self, mail: Sequence[Mail]) -> Sequence[Row | Exception | None]:
+        try:
+            found = await messages.send(self.db, mail, once=True)
+        except Exception as exc:
+            if not trouble_of(exc).passes:
+                raise explained(exc, self.db.dsn) from exc
+            return await self._send_again(mail, exc)
         return [found.get(item.message_id) for item in mail]
+
+    async def _send_again(self, mail: Sequence[Mail], broken: Exception) -> Sequence[Row | Exception | None]:
+        """The connection broke: keyed mail is sent again, which is harmless. A message without a key may have been
+        stored, read and deleted already, so it is only looked for."""
+        keyed = [item for item in mail if item.key is not None]
+        unkeyed = [item.message_id for item in mail if item.key is None]
+        found: dict[UUID, Row] = dict(await messages.send(self.db, keyed)) if keyed else {}
+        if unkeyed:
+            found.update(await messages.stored(self.db, unkeyed))
+        unsure = HubUnreachable(
+            f"the connection broke while a message was sent, and it may or may not have arrived: {broken}",
+            hint="send it with an idempotency_key (signal) or update_id to make sending again safe",
+        )
+        return [found.get(item.message_id) or (unsure if item.key is None else None) for item in mail]
 
     async def _outcomes_of(self, execution_ids: Sequence[UUID]) -> Sequence[Row | None]:
         found = await executions.outcomes(self.db, execution_ids)

@@ -62,7 +62,7 @@ async def start(site: Site, run: NewRun, conflict: str, *, signal: tuple[str, ms
     """
     if signal is None and await _launched(site, run):
         return Started(run.execution_id, True)
-    for _ in range(8):
+    for _ in range(50):
         if signal is not None:
             done = await _with_signal(site, run, conflict, signal)
             if done is not None:
@@ -80,7 +80,8 @@ async def start(site: Site, run: NewRun, conflict: str, *, signal: tuple[str, ms
             if run.reuse != "allow_duplicate":
                 raise WorkflowAlreadyStarted(run.workflow_id, latest["execution_id"], latest["state"])
         elif conflict == "use_existing":
-            return Started(latest["execution_id"], False)
+            if signal is None:
+                return Started(latest["execution_id"], False)
         elif conflict == "terminate_existing":
             try:
                 await terminate(site, run.workflow_id, "replaced by a new start")

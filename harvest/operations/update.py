@@ -41,6 +41,7 @@ async def update(
     mail = Mail(new_id(), workflow_id, "update", name, update_id, encode_event(arrival))
     row = await site.mail.submit(mail)
     message_id = mail.message_id
+    assert not isinstance(row, Exception)
     if row is None or not row["stored"]:
         known = await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id)
         if known is None:

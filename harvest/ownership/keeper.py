@@ -52,6 +52,7 @@ class Keeper(Service):
         self.on_acquired: list[Callable[[list[int]], None]] = []
         self.on_registered: list[Callable[[UUID], None]] = []
         self.owning = asyncio.Event()
+        self._registering = asyncio.Lock()
 
     @property
     def epochs(self) -> dict[int, int]:
@@ -69,6 +70,10 @@ class Keeper(Service):
 
     async def register(self) -> None:
         """A new identity: at the start, and after a fence."""
+        async with self._registering:
+            await self._register()
+
+    async def _register(self) -> None:
         self.worker_id = new_id()
         self.lock_key = self.worker_id.int & 0x7FFF_FFFF_FFFF_FFFF
         self._epochs = {}
@@ -121,8 +126,11 @@ class Keeper(Service):
 
     async def run_once(self) -> list[int]:
         """Renews, fences the dead, acquires; returns what was acquired."""
-        sent_at = self.clock.monotonic()
-        now_us = await workers.renew(self.db, self.worker_id, ttl=self.term.ttl, figures=None)
+        sent_at, me = self.clock.monotonic(), self.worker_id
+        patience = self.term.ttl / 3  # a connection that went silent must not cost the lease
+        now_us = await asyncio.wait_for(workers.renew(self.db, me, ttl=self.term.ttl, figures=None), patience)
+        if me != self.worker_id:
+            return []  # it started over meanwhile
         if now_us is None:
             log.warning("worker %s was fenced while it was away; it starts over", self.worker_id)
             self._epochs = {}
@@ -134,33 +142,26 @@ class Keeper(Service):
             await workers.fence(self.db, dead)
             for queue in set(await activity_tasks.release(self.db, dead)):
                 self.wake_queue(queue)
-        if self.owns_nothing:
-            return []
-        if not self.owns_nothing and dead and not self._epochs:
-            log.info("taking over from %d dead worker(s)", len(dead))
-        new = await partitions.acquire(self.db, pool=self.pool, worker_id=self.worker_id, fenced=dead)
+        new: list[int] = []
+        if not self.owns_nothing:
+            held = await partitions.acquire(self.db, pool=self.pool, worker_id=self.worker_id)
+            new = [partition for partition, epoch in held.items() if self._epochs.get(partition) != epoch]
+            self._epochs = held
         if dead:
             await workers.forget(self.db, dead)
         if new:
-            self._epochs = {**self._epochs, **new}
             log.info("acquired %d partitions of pool %r", len(new), self.pool)
             for callback in self.on_acquired:
-                callback(list(new))
+                callback(new)
             self.owning.set()
-        return list(new)
+        return new
 
     async def _dead(self) -> list[UUID]:
-        found = []
-        session = self.session()
-        for row in await workers.others(self.db, self.worker_id, self.pool):
-            free = False
-            if session is not None and not session.closed and not row["lapsed"] and row["state"] != "fenced":
-                free = await workers.try_lock(session, row["lock_key"])
-                if free:
-                    await workers.unlock(session, row["lock_key"])
-            if is_dead(row["state"], row["lapsed"], free):
-                found.append(row["worker_id"])
-        return found
+        return [
+            row["worker_id"]
+            for row in await workers.others(self.db, self.worker_id, self.pool)
+            if is_dead(row["state"], row["lapsed"], not row["locked"])
+        ]
 
     async def fenced(self) -> None:
         """This tenure is over. What was held is dropped by whoever held it; a new tenure begins."""

@@ -8,13 +8,15 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from harvest.backoff import Backoff
-from harvest.errors import HubError
-from harvest.hub.database import Database, Session
+from harvest.hub.database import Database, Session, ping
 from harvest.service import Service
 from harvest.wakes.router import Router
 from harvest.wakes.topics import channel
 
 log = logging.getLogger("harvest.wakes")
+
+
+PING_EVERY = 5.0
 
 
 class Listener(Service):
@@ -32,6 +34,9 @@ class Listener(Service):
         await self._connect()
 
     async def _connect(self) -> None:
+        old, self.session = self.session, None
+        if old is not None:
+            await old.close()
         session = await self.db.session()
         loop = asyncio.get_running_loop()
         self._lost = lost = asyncio.Event()
@@ -64,18 +69,31 @@ class Listener(Service):
         while not self.stopping.is_set():
             ended = asyncio.create_task(self.stopping.wait())
             lost = asyncio.create_task(self._lost.wait())
-            await asyncio.wait({ended, lost}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ended, lost}, timeout=PING_EVERY, return_when=asyncio.FIRST_COMPLETED)
             ended.cancel()
             lost.cancel()
+            await self._check()
             while not self.stopping.is_set() and self._lost.is_set():
                 tries += 1
                 try:
                     await self._connect()
                     tries = 0
-                except (TimeoutError, HubError, OSError) as exc:
+                except Exception as exc:
+                    self._lost.set()
                     if tries == 1:
                         log.warning("lost the LISTEN connection, reconnecting: %s", exc)
                     await asyncio.sleep(backoff.delay(tries))
+
+    async def _check(self) -> None:
+        """A connection that went silent is as good as lost."""
+        session = self.session
+        if session is None or self.stopping.is_set() or self._lost.is_set():
+            return
+        try:
+            await asyncio.wait_for(ping(session), PING_EVERY)
+        except Exception as exc:
+            log.warning("the LISTEN connection does not answer: %s", exc)
+            self._lost.set()
 
     async def _close(self) -> None:
         if self.session is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -33,13 +34,13 @@ class Tally:
 
 async def test_cut_connections_lose_nothing(client, remote, worker, server, dsn):
     """Every connection of worker and client is terminated again and again while signals flow both ways."""
-    database = dsn.rpartition("/")[2].partition("?")[0]
+    database = urlsplit(dsn).path.lstrip("/")
     killer = await asyncpg.connect(server)
     cut = "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = $1 and pid <> pg_backend_pid()"
     async with worker(Tally, step):
         handle = await client.start(Tally, 60, id="cut")
         for n in range(60):
-            await (handle if n % 2 else remote.handle("cut")).signal("put", n)
+            await (handle if n % 2 else remote.handle("cut")).signal("put", n, idempotency_key=f"k{n}")
             if n % 15 == 7:
                 assert await killer.fetchval(cut, database) > 3
         assert sorted(await handle.result(timeout=60)) == list(range(60))

@@ -4,6 +4,7 @@
 with picked as (
   select execution_id, seq from activity_tasks
   where queue = :queue and state = 'pending' and due_at <= hub_now() and name = any(:names::text[])
+    and exists (select from workers w where w.worker_id = :worker_id::uuid and w.state in ('active', 'draining'))
   order by priority, due_at limit :size::int for update skip locked
 )
 update activity_tasks t set state = 'running', worker_id = :worker_id::uuid,
@@ -33,6 +34,7 @@ update activity_tasks t set state = 'pending', attempt = u.attempt + 1, worker_i
 from unnest(:execution_ids::uuid[], :seqs::int[], :attempts::int[], :delays::float8[], :failures::json[])
   as u(execution_id, seq, attempt, delay, failure)
 where t.execution_id = u.execution_id and t.seq = u.seq and t.attempt = u.attempt and t.state = 'running'
+  and (:worker_id::uuid is null or t.worker_id = :worker_id)
 returning t.execution_id, t.seq
 
 -- name: beat
@@ -65,6 +67,23 @@ returning t.execution_id, t.seq, t.pool, t.partition
 update activity_tasks t set state = 'pending', worker_id = null, due_at = hub_now(), crashes = crashes + 1,
   expires_at = t.close_at
 where t.state = 'running' and t.worker_id = any(:worker_ids::uuid[])
+returning t.queue
+
+-- name: release_lost
+-- Tasks held by workers that are no more, whoever noticed.
+update activity_tasks t set state = 'pending', worker_id = null, due_at = hub_now(), crashes = crashes + 1,
+  expires_at = t.close_at
+where t.state = 'running'
+  and not exists (select from workers w where w.worker_id = t.worker_id and w.state in ('active', 'draining'))
+returning t.queue
+
+-- name: held
+select execution_id, seq from activity_tasks where state = 'running' and worker_id = :worker_id::uuid
+
+-- name: give_back
+update activity_tasks t set state = 'pending', worker_id = null, due_at = hub_now(), expires_at = t.close_at
+from unnest(:execution_ids::uuid[], :seqs::int[]) as u(execution_id, seq)
+where t.execution_id = u.execution_id and t.seq = u.seq and t.state = 'running' and t.worker_id = :worker_id::uuid
 returning t.queue
 
 -- name: done

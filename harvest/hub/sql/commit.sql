@@ -125,7 +125,7 @@ with fence as materialized (
 , move_messages as (
   update messages m set execution_id = u.successor
   from ok, unnest(:v_execution_ids::uuid[], :v_successors::uuid[]) as u(execution_id, successor)
-  where m.execution_id = u.execution_id and (m.consumed_at is null or m.key is not null)
+  where m.execution_id = u.execution_id and (m.consumed_at is null or m.key is not null) and m.kind <> 'child'
     and m.message_id <> all(:skip_messages::uuid[]) and (m.key is null or m.key <> all(:skip_keys::text[]))
 )
 
@@ -156,6 +156,13 @@ with fence as materialized (
   where (select count(*) from closed) >= 0
   on conflict (workflow_id) where closed_at is null do nothing
   returning execution_id, workflow_id, pool, partition, priority
+), refused_starts as (
+  -- A child whose id is taken: its parent hears of it through a row, so that no crash can lose it.
+  insert into messages (message_id, execution_id, pool, partition, kind, event)
+  select u.execution_id, u.parent_execution_id, u.parent_pool, partition_of(u.parent_workflow_id), 'child', u.refusal
+  from ok, unnest(:s_execution_ids, :s_parent_execution_ids, :s_parent_pools, :s_parent_workflow_ids, :s_refusals::json[])
+    as u(execution_id, parent_execution_id, parent_pool, parent_workflow_id, refusal)
+  where u.refusal is not null and not exists (select from started s where s.execution_id = u.execution_id)
 ), start_tasks as (
   insert into workflow_tasks (execution_id, pool, partition, state, due_at, priority)
   select execution_id, pool, partition, 'pending', hub_now(), priority from started

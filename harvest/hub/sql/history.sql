@@ -8,6 +8,7 @@ order by execution_id, decision
 -- name: landed
 select count(*) from decisions d
 join unnest(:execution_ids::uuid[], :decisions::int[]) as t(execution_id, decision) using (execution_id, decision)
+where d.worker_id = :worker_id::uuid
 
 -- name: events
 select event_id, decision, at, type, event from events

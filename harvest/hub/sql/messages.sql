@@ -18,6 +18,9 @@ with incoming as (
 select t.message_id, t.execution_id, t.pool, t.partition, s.message_id is not null as stored
 from target t left join stored s using (message_id)
 
+-- name: stored
+select message_id, execution_id, pool, partition, true as stored from messages where message_id = any(:message_ids::uuid[])
+
 -- name: load
 select message_id, execution_id, kind, key, event from messages
 where execution_id = any(:execution_ids::uuid[]) and consumed_at is null
@@ -30,8 +33,15 @@ select distinct execution_id, partition from messages where pool = :pool and con
 -- Mail that reached a run just as it continued as new follows it, and so does its key.
 update messages m set execution_id = :successor::uuid
 where m.execution_id = :execution_id::uuid and (m.consumed_at is null or m.key is not null)
+  and m.kind <> 'child'
   and not exists (select from messages o where o.execution_id = :successor::uuid and o.kind = m.kind and o.key = m.key)
 returning message_id
+
+-- name: drop_children
+-- Results of children whose parent continued as new: nobody waits for them. (Other mail may arrive at any moment, and
+-- is forwarded.)
+update messages set consumed_at = hub_now()
+where execution_id = :execution_id::uuid and kind = 'child' and consumed_at is null
 
 -- name: drop_unread
 -- Mail for a run that is closed for good: updates are answered, the rest is put away.

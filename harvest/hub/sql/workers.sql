@@ -6,7 +6,7 @@ with me as (
   values (:worker_id::uuid, :pool, :build_id, 'active', :lock_key::int8, hub_now(), hub_now(),
           hub_now() + :ttl::float8 * interval '1 second', :host, :pid::int, :definitions::json)
 )
-insert into tenures (worker_id, connection) select :worker_id, n from generate_series(0, :connections::int - 1) n
+insert into tenures (worker_id, connection) select :worker_id, n from generate_series(-1, :connections::int - 1) n
 
 -- name: renew
 -- False when the worker was fenced or forgotten: it must stop writing.
@@ -18,8 +18,12 @@ returning (extract(epoch from hub_now()) * 1000000)::int8 as now_us
 update workers set state = :state where worker_id = :worker_id::uuid
 
 -- name: others
--- Workers of the pool that may still hold something.
-select worker_id, lock_key, state, lease_until < hub_now() as lapsed from workers
+-- Workers of the pool that may still hold something. `locked`: a session holds the worker's advisory lock.
+select worker_id, state, lease_until < hub_now() as lapsed,
+  exists (select from pg_locks l where l.locktype = 'advisory' and l.granted and l.objsubid = 1
+            and l.database = (select oid from pg_database where datname = current_database())
+            and l.classid = (lock_key >> 32)::int8::oid and l.objid = (lock_key & 4294967295)::oid) as locked
+from workers
 where pool = :pool and worker_id <> :worker_id::uuid and state in ('active', 'draining', 'fenced')
 
 -- name: fence
@@ -41,6 +45,3 @@ order by started_at
 
 -- name: try_lock
 select pg_try_advisory_lock(:key::int8)
-
--- name: unlock
-select pg_advisory_unlock(:key::int8)
