@@ -19,7 +19,8 @@ from benchmarks.flows import ALL, Counter, fan, leaf, midway, steps
 from benchmarks.measure import latency
 from harvest import Client, Worker
 from harvest.core import events as ev
-from harvest.core.instance import Instance, RunInfo
+from harvest.core.instance import Instance
+from harvest.core.program import RunInfo
 from harvest.core.replay import StoredDecision, replay
 
 RUNS, STEPS, SIGNALS, FAN = 200, 10, 1000, 500

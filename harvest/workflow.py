@@ -28,8 +28,9 @@ import msgspec
 from harvest.activity import Activity
 from harvest.clock import at_us
 from harvest.core import events as ev
-from harvest.core.instance import ContinueAsNew, Instance, RunInfo, current_instance
+from harvest.core.instance import Instance, current_instance
 from harvest.core.lint import lint_workflow
+from harvest.core.program import ContinueAsNew, RunInfo
 from harvest.definitions.options import Span, activity_options, seconds
 from harvest.definitions.registry import definition_of
 from harvest.definitions.workflow import DEFINITION, MARK, WorkflowDefinition, json_args

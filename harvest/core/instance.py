@@ -11,93 +11,19 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import msgspec
 
 from harvest.core import events as ev
+from harvest.core.arrivals import APPLY, ENDINGS, Rejected
 from harvest.core.loop import STEPS_PER_DECISION, DurableTimer, WorkflowLoop, driven, get_running_loop, set_running_loop
-from harvest.errors import (
-    ActivityError,
-    ChildWorkflowError,
-    ExternalWorkflowError,
-    HistoryCapExceeded,
-    InputError,
-    NonDeterminismError,
-    WorkflowMisuse,
-)
-from harvest.failure import error_of, failure_of
+from harvest.core.program import ContinueAsNew, Outcome, Program, RunInfo, Sealed
+from harvest.errors import NonDeterminismError, WorkflowMisuse
+from harvest.failure import failure_of
 
 log = logging.getLogger("harvest.workflow")
 Decode = Callable[[msgspec.Raw], Any]
-
-
-class Sealed(BaseException):
-    """Thrown into the tasks of a run that leaves memory. Workflow code must not catch it."""
-
-
-class ContinueAsNew(BaseException):
-    """Raised by `workflow.continue_as_new`; ends the run with `RunContinued`."""
-
-    def __init__(self, name: str, input: msgspec.Raw) -> None:
-        super().__init__("continue as new")
-        self.name, self.input = name, input
-
-
-class Handler(Protocol):
-    """A signal, update or query handler of a definition, payloads in and out."""
-
-    def invoke(self, target: Any, input: msgspec.Raw) -> Any: ...
-
-    def validate(self, target: Any, input: msgspec.Raw) -> None: ...
-
-    def encode(self, value: Any) -> msgspec.Raw: ...
-
-
-class Program(Protocol):
-    """A workflow definition as the kernel needs it."""
-
-    @property
-    def name(self) -> str: ...
-
-    def create(self) -> Any: ...
-
-    def run(self, target: Any, input: msgspec.Raw) -> Any: ...
-
-    def encode_result(self, value: Any) -> msgspec.Raw: ...
-
-    def signal(self, name: str) -> Handler | None: ...
-
-    def update(self, name: str) -> Handler: ...
-
-    def query(self, name: str) -> Handler: ...
-
-
-class RunInfo(msgspec.Struct, frozen=True, gc=False):
-    """What a run knows of itself; `workflow.info()` returns it."""
-
-    workflow_id: str
-    execution_id: str
-    type: str
-    queue: str
-    seed: int
-    input: msgspec.Raw = msgspec.Raw(b"[]")
-    parent_workflow_id: str | None = None
-    continued_from: str | None = None
-    attempt: int = 1
-
-
-class Outcome(msgspec.Struct, gc=False):
-    """What one activation did.
-
-    `taken[i]` tells whether arrival i belongs into history; `rejected` holds refused updates by index;
-    arrivals from `len(taken)` on were not looked at because the run closed first.
-    """
-
-    commands: list[ev.Command]
-    taken: list[bool]
-    rejected: dict[int, BaseException]
-    closed: bool
 
 
 class EngineFuture(asyncio.Future[Any]):
@@ -189,14 +115,14 @@ class Instance:
         driven.instance = self
         try:
             self._budget = STEPS_PER_DECISION
-            if self.main is None and not (arrivals and isinstance(arrivals[0], _ENDINGS)):
+            if self.main is None and not (arrivals and isinstance(arrivals[0], ENDINGS)):
                 self._start()
             for index, arrival in enumerate(arrivals):
                 if self.closed:
                     break
                 try:
-                    taken.append(_APPLY[type(arrival)](self, arrival))
-                except _Rejected as refusal:
+                    taken.append(APPLY[type(arrival)](self, arrival))
+                except Rejected as refusal:
                     taken.append(False)
                     rejected[index] = cast(BaseException, refusal.__cause__)
                     continue
@@ -258,12 +184,16 @@ class Instance:
         except BaseException as exc:
             self._escaped(exc)
             return
-        self._close_with(command)
+        self.close_with(command)
 
-    def _close_with(self, command: ev.Command) -> None:
+    def close_with(self, command: ev.Command) -> None:
         """The first end counts. It is written last, after what other tasks still do in this turn."""
         if self._closing is None and not self.sealed:
             self.closed, self._closing = True, command
+
+    def issue_marker(self, command: ev.Command) -> None:
+        """A command that nothing waits for."""
+        self._commands.append(command)
 
     def _drain(self) -> None:
         """Until nothing moves: the ready queue, then conditions one at a time in registration order."""
@@ -299,142 +229,6 @@ class Instance:
         if len(issued) > len(kept):
             raise NonDeterminismError(first + len(kept), "nothing here", ev.describe_command(issued[len(kept)]))
         return recorded
-
-    # --- arrivals -------------------------------------------------------------------------------
-
-    def _timer_fired(self, arrival: ev.TimerFired) -> bool:
-        timer = self.timers.pop(arrival.seq, None)
-        if timer is None:
-            return self.replaying
-        callback, timer.callback = timer.callback, None
-        if callback is not None:
-            self.loop.call_soon(callback, *timer.args, context=timer.context)
-        return True
-
-    def _waiting(self, arrival: Any) -> EngineFuture | None:
-        """Takes out what waits for this arrival; None for what nobody waits for (any more)."""
-        future = self.pending.get(arrival.seq)
-        if future is None or future.kind != _KINDS[type(arrival)]:
-            return None
-        del self.pending[arrival.seq]
-        self.children.pop(arrival.seq, None)
-        return future
-
-    def _resolved(self, arrival: ev.ActivityCompleted | ev.ChildCompleted) -> bool:
-        future = self._waiting(arrival)
-        if future is None:
-            return self.replaying
-        if not future.done():
-            try:
-                future.set_result(None if future.decode is None else future.decode(arrival.result))
-            except Exception as exc:
-                future.set_exception(exc)
-        return True
-
-    def _broke(self, arrival: ev.ActivityFailed | ev.ChildFailed | ev.ExternalDone) -> bool:
-        future = self._waiting(arrival)
-        if future is None:
-            return self.replaying
-        if future.done():
-            return True
-        failure = arrival.failure
-        if failure is None:
-            future.set_result(None)
-            return True
-        error: Exception
-        if isinstance(arrival, ev.ActivityFailed):
-            error = ActivityError(future.name, failure.message, type=failure.type, attempt=arrival.attempt)
-        elif isinstance(arrival, ev.ChildFailed):
-            error = ChildWorkflowError(future.name, failure.message, type=failure.type)
-        else:
-            error = ExternalWorkflowError(failure.message)
-        error.__cause__ = error_of(failure)
-        future.set_exception(error)
-        return True
-
-    def _signal(self, arrival: ev.SignalReceived) -> bool:
-        handler = self.program.signal(arrival.name)
-        if handler is None:
-            waiting = self.receivers.get(arrival.name)
-            while waiting:
-                future = waiting.popleft()
-                if not future.done():
-                    future.set_result(arrival.input)
-                    return True
-            self.mailbox.setdefault(arrival.name, deque()).append(arrival.input)
-            return True
-        try:
-            result = self.loop.context.run(handler.invoke, self.target, arrival.input)
-        except ContinueAsNew as again:
-            self._close_with(ev.RunContinued(again.name, again.input))
-            return True
-        except InputError as exc:
-            log.warning("%s %s: signal %r dropped: %s", self.info.type, self.info.workflow_id, arrival.name, exc)
-            return True
-        except Exception as exc:
-            self._fail_run(exc)
-            return True
-        if asyncio.iscoroutine(result):
-            self.loop.create_task(self._signal_task(result), name=f"signal-{arrival.name}", context=self.loop.context)
-        return True
-
-    async def _signal_task(self, coro: Any) -> None:
-        try:
-            await coro
-        except ContinueAsNew as again:
-            self._close_with(ev.RunContinued(again.name, again.input))
-        except Exception as exc:
-            self._fail_run(exc)
-
-    def _fail_run(self, exc: Exception) -> None:
-        """A signal handler raised: the run fails, as an exception in its main coroutine would make it."""
-        if isinstance(exc, (WorkflowMisuse, NonDeterminismError)):
-            self.fault = exc
-        self._close_with(ev.RunFailed(failure_of(exc)))
-
-    def _update(self, arrival: ev.UpdateAdmitted) -> bool:
-        handler = self.program.update(arrival.name) if self.replaying else self._validated(arrival)
-        try:
-            result = self.loop.context.run(handler.invoke, self.target, arrival.input)
-            if not asyncio.iscoroutine(result):
-                self._commands.append(ev.UpdateCompleted(arrival.update_id, handler.encode(result)))
-                return True
-        except (Exception, ContinueAsNew) as exc:
-            self._commands.append(ev.UpdateFailed(arrival.update_id, failure_of(_no_continuing(exc))))
-            return True
-        task = self._update_task(arrival.update_id, handler, result)
-        self.loop.create_task(task, name=f"update-{arrival.name}", context=self.loop.context)
-        return True
-
-    def _validated(self, arrival: ev.UpdateAdmitted) -> Handler:
-        self.readonly = True
-        try:
-            handler = self.program.update(arrival.name)
-            self.loop.context.run(handler.validate, self.target, arrival.input)
-        except Exception as exc:
-            raise _Rejected from exc
-        finally:
-            self.readonly = False
-        return handler
-
-    async def _update_task(self, update_id: str, handler: Handler, coro: Any) -> None:
-        try:
-            command: ev.Command = ev.UpdateCompleted(update_id, handler.encode(await coro))
-        except (Exception, ContinueAsNew, asyncio.CancelledError) as exc:
-            command = ev.UpdateFailed(update_id, failure_of(_no_continuing(exc)))
-        if not self.sealed:
-            self._commands.append(command)
-
-    def _cancel(self, arrival: ev.CancelRequested) -> bool:
-        if self.cancel_reason is None:  # a second request must not interrupt the cleaning up after the first
-            self.cancel_reason = arrival.reason
-            if self.main is not None:
-                self.main.cancel()
-        return True
-
-    def _close_by_engine(self, arrival: ev.TerminateRequested | ev.DeadlinePassed | ev.HistoryCapReached) -> bool:
-        self._close_with(closing_command(arrival))
-        return True
 
     # --- what workflow code asks for ----------------------------------------------------------------
 
@@ -667,18 +461,6 @@ def _foreign(exc: BaseException) -> bool:
     return isinstance(exc, RuntimeError) and any(sign in text for sign in _FOREIGN_SIGNS)
 
 
-def _no_continuing(exc: BaseException) -> BaseException:
-    if isinstance(exc, ContinueAsNew):
-        return WorkflowMisuse(
-            "an update cannot continue the run as new", hint="set a flag and do it in the run, or in a signal"
-        )
-    return exc
-
-
-class _Rejected(Exception):
-    """An update was refused; the reason is the cause."""
-
-
 def _close(task: asyncio.Task[Any]) -> int:
     coro = cast(Any, task.get_coro())
     for _ in range(10):
@@ -691,40 +473,6 @@ def _close(task: asyncio.Task[Any]) -> int:
     # Code that swallows everything must never be collected: closing it would run it once more, anywhere.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(coro))
     return 1
-
-
-def closing_command(arrival: ev.TerminateRequested | ev.DeadlinePassed | ev.HistoryCapReached) -> ev.Command:
-    """The closing command of an arrival that ends a run without asking its code."""
-    if isinstance(arrival, ev.TerminateRequested):
-        return ev.RunTerminated(arrival.reason)
-    if isinstance(arrival, ev.DeadlinePassed):
-        return ev.RunTimedOut()
-    text = f"history reached {arrival.events:,} events"
-    return ev.RunFailed(failure_of(HistoryCapExceeded(text, hint="end long runs with workflow.continue_as_new")))
-
-
-_KINDS: dict[type, str] = {
-    ev.ActivityCompleted: "activity",
-    ev.ActivityFailed: "activity",
-    ev.ChildCompleted: "child",
-    ev.ChildFailed: "child",
-    ev.ExternalDone: "external",
-}
-_ENDINGS = (ev.TerminateRequested, ev.DeadlinePassed, ev.HistoryCapReached)
-_APPLY: dict[type, Callable[[Instance, Any], bool]] = {
-    ev.TimerFired: Instance._timer_fired,
-    ev.ActivityCompleted: Instance._resolved,
-    ev.ChildCompleted: Instance._resolved,
-    ev.ActivityFailed: Instance._broke,
-    ev.ChildFailed: Instance._broke,
-    ev.ExternalDone: Instance._broke,
-    ev.SignalReceived: Instance._signal,
-    ev.UpdateAdmitted: Instance._update,
-    ev.CancelRequested: Instance._cancel,
-    ev.TerminateRequested: Instance._close_by_engine,
-    ev.DeadlinePassed: Instance._close_by_engine,
-    ev.HistoryCapReached: Instance._close_by_engine,
-}
 
 
 def current_instance() -> Instance | None:

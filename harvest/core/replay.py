@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from harvest.core.events import Arrival, Command, decode_events
-from harvest.core.instance import Instance, Program, RunInfo
+from harvest.core.instance import Instance
+from harvest.core.program import Program, RunInfo
 
 
 class StoredDecision(msgspec.Struct, gc=False):

@@ -15,23 +15,23 @@ import msgspec
 from harvest.backoff import Backoff
 from harvest.clock import MICRO, Clock
 from harvest.core.events import ActivityScheduled, RunContinued, TimerFired, UpdateAdmitted
-from harvest.core.instance import RunInfo
 from harvest.core.loop import driving_many
+from harvest.core.program import RunInfo
 from harvest.decider.effects import Effects, refuse, resolve
 from harvest.decider.inbox import Inbox
 from harvest.decider.lanes import Lane
+from harvest.decider.loader import Loader, answer, ending, refuse_questions
 from harvest.decider.timers import Timers
 from harvest.decisions.answers import Undelivered
-from harvest.decisions.decide import ENDING, Draft, begins_later, decide
-from harvest.decisions.load import Loaded, describe_run, load, rebuild
+from harvest.decisions.decide import ENDING, Draft, decide
 from harvest.decisions.ports import Hands, Holdings
 from harvest.decisions.residents import Residents
-from harvest.decisions.rows import Writer, reply_failure, unfinished
+from harvest.decisions.rows import Writer
 from harvest.decisions.run import Delivery, Parent, Question, Run
 from harvest.definitions.registry import Registry
-from harvest.errors import Fenced, HubUnreachable, QueryFailed, UnknownActivityError, WorkflowNotFound
+from harvest.errors import Fenced, HubUnreachable, QueryFailed
 from harvest.failure import encode_failure, failure_of
-from harvest.hub import messages, workflow_tasks
+from harvest.hub import workflow_tasks
 from harvest.hub.commit import Committed
 from harvest.hub.database import Database
 from harvest.hub.executions import NewRun
@@ -43,7 +43,6 @@ from harvest.wakes.router import Router
 log = logging.getLogger("harvest.decider")
 
 STRIKES = 3
-LOAD_AT_ONCE = 64
 DRIVE_SLICE = 0.02
 MIN_SHARE = 16
 
@@ -88,8 +87,7 @@ class Decider(Service):
         self.lanes = [Lane(db, writer, n, lambda: holdings.epochs) for n in range(options.lanes)]
         self.free: list[Lane] = []
         self.waiting_for_mail: set[UUID] = set()  # successors whose predecessor's mail is on its way
-        self._to_load: dict[UUID, Run] = {}
-        self._loading = False
+        self.loader = Loader(self)
         self._pumping = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -119,22 +117,22 @@ class Decider(Service):
         """Forgets everything held: after a fence, or at the end. Direct callers are sent to the mailbox."""
         self.inbox.clear()
         self.timers.clear()
-        self._to_load.clear()
+        self.loader.waiting.clear()
         self.residents.clear()
         for run in list(self.runs.values()):
-            self._refuse_all(run)
+            self.refuse_all(run)
             run.drop_instance()
         self.runs.clear()
         self.open_ids.clear()
 
-    def _refuse_all(self, run: Run) -> None:
+    def refuse_all(self, run: Run) -> None:
         lost = Undelivered("this worker no longer owns the run")
         refuse(run.launch_ack, lost)
         for delivery in run.queue:
             refuse(delivery.ack, lost)
         for future in run.updates.values():
             refuse(future, lost)
-        self._refuse_questions(run, lost)
+        refuse_questions(run, lost)
         run.queue.clear()
         run.updates.clear()
 
@@ -191,7 +189,7 @@ class Decider(Service):
         if run.dead and not isinstance(delivery.arrival, ENDING):
             return False
         if run.offer(delivery):
-            self._enqueue(run)
+            self.enqueue(run)
         return True
 
     def wake(self, execution_id: UUID, partition: int) -> None:
@@ -199,7 +197,7 @@ class Decider(Service):
         if partition in self.holdings.epochs and execution_id not in self.waiting_for_mail:
             run = self._entry(execution_id, partition)
             run.mail = True
-            self._enqueue(run)
+            self.enqueue(run)
 
     def due(self, execution_id: UUID, partition: int, due_us: int | None) -> None:
         """A scan found the run's task: due now, or soon."""
@@ -211,7 +209,7 @@ class Decider(Service):
         if due_us is not None and due_us > self.clock.now_us():
             self.timers.arm(due_us, execution_id, partition)
             return
-        self._enqueue(self._entry(execution_id, partition))
+        self.enqueue(self._entry(execution_id, partition))
 
     def begin(
         self,
@@ -238,7 +236,7 @@ class Decider(Service):
         )
         run.known, run.mail, run.parent_close = True, mail, parent_close
         self.open_ids[run.workflow_id] = execution_id
-        self._enqueue(run)
+        self.enqueue(run)
 
     def launch(self, new: NewRun) -> asyncio.Future[None] | None:
         """Starts a run whose start and first decision are one commit; None where it has to be stored first.
@@ -273,15 +271,15 @@ class Decider(Service):
         run = self._entry(execution_id, partition)
         run.mail = run.mail or read_mail
         run.questions.append(Question(name, input, answer))
-        self._enqueue(run)
+        self.enqueue(run)
         return answer
 
     def _due(self, execution_id: UUID, partition: int) -> None:
         if partition in self.holdings.epochs:
             run = self._entry(execution_id, partition)
-            self._enqueue(run)
+            self.enqueue(run)
 
-    def _enqueue(self, run: Run) -> None:
+    def enqueue(self, run: Run) -> None:
         if self.inbox.put(run, self.clock.now_us()):
             self.pump_soon()
 
@@ -320,17 +318,15 @@ class Decider(Service):
                 break
         if len(self.inbox) and self.free:
             self.pump_soon()
-        if self._to_load and not self._loading:
-            self._loading = True
-            self.spawn(self._load())
+        self.loader.start()
 
     def _take(self, run: Run) -> Draft | None:
         """A draft, or None when there is nothing to commit (yet)."""
         now = self.clock.now_us()
-        if run.blocked_until > now and not run.dead and not self._ending(run):
+        if run.blocked_until > now and not run.dead and not ending(run):
             return None
         try:
-            mode = self._ready(run)
+            mode = self.loader.ready(run)
             if mode is None:
                 return None
             self.residents.take(run)
@@ -343,157 +339,6 @@ class Decider(Service):
         if draft is None:
             self._settle(run)
         return draft
-
-    def _ending(self, run: Run) -> bool:
-        return any(isinstance(d.arrival, ENDING) for d in run.queue)
-
-    def _ready(self, run: Run) -> str | None:
-        """The replay mode when the run can be driven; None when it is being loaded, or is closed."""
-        loaded: Loaded | None = run.loaded
-        if loaded is not None:
-            run.loaded = None
-            if loaded.error is not None and not run.dead:
-                raise loaded.error
-            if not self._absorb(run, loaded):
-                return None
-        elif run.mail or not run.known:
-            self._needs_load(run)
-            return None
-        if run.instance is not None:
-            self.residents.hits += 1
-            return "warm"
-        if run.dead:
-            self._refuse_questions(run, QueryFailed("the run is parked: its decisions fail; see `harvest run show`"))
-            return "engine" if self._ending(run) else None
-        if begins_later(run, self.clock.now_us()):
-            self._refuse_questions(run, QueryFailed("the run has not begun yet: its start is delayed"))
-            self.timers.arm(run.stored[1] or 0, run.execution_id, run.partition)
-            return None
-        decisions = [] if loaded is None else loaded.decisions
-        if run.decision and not decisions:
-            run.known = False
-            self._needs_load(run)
-            return None
-        left = rebuild(run, decisions, self.registry, self._check_activity)
-        if run.decision == 0:
-            return "first"
-        self.residents.misses += 1
-        for command in left.local:
-            self.effects.start_activity(run, command)
-        for request in left.external:
-            self.spawn(self.effects.repost(run, request))
-        return "cold"
-
-    def _absorb(self, run: Run, loaded: Loaded) -> bool:
-        """Takes in what was read; False when the run is closed (its mail is put away or forwarded)."""
-        row = loaded.row
-        if row is not None:
-            if row["state"] != "RUNNING":
-                self._closed_elsewhere(run, row, loaded)
-                return False
-            describe_run(run, row, loaded.decisions)
-            self.open_ids[run.workflow_id] = run.execution_id
-        elif not run.known and not loaded.cold:
-            run.mail = True  # it was evicted while its mail was read
-            self._needs_load(run)
-            return False
-        elif not run.known:
-            self._refuse_all(run)
-            self.runs.pop(run.execution_id, None)
-            return False
-        for delivery in loaded.deliveries:
-            run.offer(delivery)
-        return True
-
-    def _needs_load(self, run: Run) -> None:
-        run.loading = True
-        self._to_load[run.execution_id] = run
-
-    def _closed_elsewhere(self, run: Run, row: Any, loaded: Loaded) -> None:
-        if run.questions:
-            try:
-                describe_run(run, row, loaded.decisions)
-                rebuild(run, loaded.decisions, self.registry, None)
-                self._answer(run)
-            except Exception as exc:
-                self._refuse_questions(run, exc)
-            run.drop_instance()
-        if loaded.deliveries:
-            successor = row["continued_to"]
-            if successor is not None:
-                self.spawn(self._forward(run, successor))
-            else:
-                reply = reply_failure(unfinished(row["state"]))
-                self.spawn(messages.drop_unread(self.db, [run.execution_id], reply))
-        self._refuse_all(run)
-        self.runs.pop(run.execution_id, None)
-
-    def _refuse_questions(self, run: Run, error: Exception) -> None:
-        for question in run.questions:
-            refuse(question.answer, error)
-        run.questions.clear()
-
-    async def _forward(self, run: Run, successor: UUID) -> None:
-        await messages.forward(self.db, run.execution_id, successor)
-        await messages.drop_children(self.db, run.execution_id)
-        self.wake(successor, run.partition)
-
-    def _check_activity(self, name: str, queue: str | None) -> None:
-        if (queue is None or queue == self.pool) and name not in self.registry.activities:
-            raise UnknownActivityError(name, queue or self.pool, list(self.registry.activities))
-
-    def _answer(self, run: Run) -> None:
-        for question in run.questions:
-            if run.instance is None or question.answer.done():
-                refuse(question.answer, QueryFailed("the run cannot be replayed"))
-                continue
-            try:
-                if run.instance.main is None:
-                    raise WorkflowNotFound(f"workflow {run.workflow_id!r} has not begun yet")
-                resolve(question.answer, run.instance.query(question.name, question.input))
-            except Exception as exc:
-                refuse(question.answer, exc)
-            except BaseException as exc:
-                refuse(question.answer, QueryFailed(f"query {question.name!r} raised {type(exc).__name__}"))
-        run.questions.clear()
-
-    # --- loading ----------------------------------------------------------------------------------
-
-    async def _load(self) -> None:
-        """Reads what the waiting runs need: a few queries for up to 64 of them at once."""
-        backoff, tries = Backoff(0.1, cap=2.0), 0
-        try:
-            while self._to_load and not self.stopping.is_set():
-                chosen = list(self._to_load.values())[:LOAD_AT_ONCE]
-                for run in chosen:
-                    del self._to_load[run.execution_id]
-                marks = {run.execution_id: run.decision for run in chosen}
-                cold = [run.execution_id for run in chosen if not run.known]
-                for run in chosen:
-                    run.mail = False
-                try:
-                    found = await load(self.db, cold, [run.execution_id for run in chosen])
-                    tries = 0
-                except Exception as exc:
-                    tries += 1
-                    if tries == 1:
-                        log.warning("cannot load %d runs, will try again: %s", len(chosen), exc)
-                    for run in chosen:
-                        run.mail = True
-                        self._needs_load(run)
-                    await asyncio.sleep(backoff.delay(tries))
-                    continue
-                for run in chosen:
-                    run.loading = False
-                    if self.runs.get(run.execution_id) is not run:
-                        continue
-                    if run.busy or run.decision != marks[run.execution_id]:
-                        run.mail = True  # it moved meanwhile: what was read may be ingested already
-                    else:
-                        run.loaded = found[run.execution_id]
-                    self._enqueue(run)
-        finally:
-            self._loading = False
 
     # --- committing -------------------------------------------------------------------------------
 
@@ -551,14 +396,14 @@ class Decider(Service):
     def _settle(self, run: Run) -> None:
         """After a decision (or a wake for nothing): answer, arm its timer, look for more, keep it in memory."""
         if run.questions and not run.mail and run.instance is not None:
-            self._answer(run)
+            answer(run)
         due = run.next_due_us()
         if due is None:
             self.timers.forget(run.execution_id)
         else:
             self.timers.arm(due, run.execution_id, run.partition)
         if run.queue or run.mail or run.questions:
-            self._enqueue(run)
+            self.enqueue(run)
         if run.instance is None:
             return
         for gone in self.residents.put(run):
@@ -578,7 +423,7 @@ class Decider(Service):
         for delivery in run.queue:  # through the mailbox they reach a successor behind the mail that came first
             refuse(delivery.ack, Undelivered("the run closed"))
         run.queue.clear()
-        self._refuse_questions(run, Undelivered("the run closed"))
+        refuse_questions(run, Undelivered("the run closed"))
         run.drop_instance()
 
     def _taken(self, draft: Draft) -> None:
@@ -589,7 +434,7 @@ class Decider(Service):
 
     def _abandon_launch(self, run: Run) -> None:
         refuse(run.launch_ack, Undelivered("the run was not stored"))
-        self._refuse_all(run)
+        self.refuse_all(run)
         self.runs.pop(run.execution_id, None)
         if self.open_ids.get(run.workflow_id) == run.execution_id:
             del self.open_ids[run.workflow_id]
@@ -621,7 +466,7 @@ class Decider(Service):
         run.seen.clear()
         name = run.info.type if run.info is not None else "?"
         log.error("decision of %s %s failed (strike %d): %s", name, run.workflow_id, run.strikes, exc, exc_info=exc)
-        self._refuse_questions(run, QueryFailed(f"the run cannot be replayed: {exc}"))
+        refuse_questions(run, QueryFailed(f"the run cannot be replayed: {exc}"))
         for delivery in run.queue:
             refuse(delivery.ack, Undelivered(f"the decision failed: {exc}"))
         # Mail is read again; results of activities of this process exist nowhere else.

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from harvest.backoff import Backoff
 from harvest.core import events as ev
-from harvest.core.instance import RunInfo
+from harvest.core.program import RunInfo
 from harvest.decisions.answers import Answer, Undelivered
 from harvest.decisions.decide import ENDING, Draft, outcome_of
 from harvest.decisions.ports import Step

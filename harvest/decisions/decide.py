@@ -8,7 +8,9 @@ from collections.abc import Callable
 from uuid import UUID
 
 from harvest.core import events as ev
-from harvest.core.instance import Instance, Outcome, closing_command
+from harvest.core.arrivals import closing_command
+from harvest.core.instance import Instance
+from harvest.core.program import Outcome
 from harvest.decisions.run import Delivery, Run
 from harvest.failure import Failure, encode_failure
 from harvest.ids import new_id

@@ -10,7 +10,8 @@ from uuid import UUID
 import msgspec
 
 from harvest.core import events as ev
-from harvest.core.instance import Instance, RunInfo
+from harvest.core.instance import Instance
+from harvest.core.program import RunInfo
 from harvest.core.replay import StoredDecision, replay_decision
 from harvest.decisions.run import Delivery, Parent, Run
 from harvest.definitions.registry import Registry

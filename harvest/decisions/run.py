@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from harvest.core.events import Arrival
-from harvest.core.instance import Instance, RunInfo
+from harvest.core.instance import Instance
+from harvest.core.program import RunInfo
 from harvest.hub.executions import NewRun
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from harvest.coalesce import Coalescer
-from harvest.core.instance import RunInfo
+from harvest.core.program import RunInfo
 from harvest.decisions.run import Delivery
 from harvest.errors import HubUnreachable, PayloadError, UnknownWorkflowError
 from harvest.hub import executions, messages, workers

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from harvest.core.events import SignalReceived, encode_event
-from harvest.core.instance import RunInfo
+from harvest.core.program import RunInfo
 from harvest.decisions.answers import Undelivered
 from harvest.errors import ConfigError, PayloadError, WorkflowAlreadyStarted, WorkflowNotFound
 from harvest.hub import executions, messages

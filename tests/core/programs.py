@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from harvest import activity, errors, workflow
 from harvest.core import events as ev
-from harvest.core.instance import Instance, RunInfo
+from harvest.core.instance import Instance
+from harvest.core.program import RunInfo
 from harvest.core.replay import StoredDecision
 
 Raw = msgspec.Raw

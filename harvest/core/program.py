@@ -1,0 +1,77 @@
+"""What a run is made of, as the kernel needs it: the program, its handlers, what it knows of itself."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from harvest.core import events as ev
+
+
+class Sealed(BaseException):
+    """Thrown into the tasks of a run that leaves memory. Workflow code must not catch it."""
+
+
+class ContinueAsNew(BaseException):
+    """Raised by `workflow.continue_as_new`; ends the run with `RunContinued`."""
+
+    def __init__(self, name: str, input: msgspec.Raw) -> None:
+        super().__init__("continue as new")
+        self.name, self.input = name, input
+
+
+class Handler(Protocol):
+    """A signal, update or query handler of a definition, payloads in and out."""
+
+    def invoke(self, target: Any, input: msgspec.Raw) -> Any: ...
+
+    def validate(self, target: Any, input: msgspec.Raw) -> None: ...
+
+    def encode(self, value: Any) -> msgspec.Raw: ...
+
+
+class Program(Protocol):
+    """A workflow definition as the kernel needs it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def create(self) -> Any: ...
+
+    def run(self, target: Any, input: msgspec.Raw) -> Any: ...
+
+    def encode_result(self, value: Any) -> msgspec.Raw: ...
+
+    def signal(self, name: str) -> Handler | None: ...
+
+    def update(self, name: str) -> Handler: ...
+
+    def query(self, name: str) -> Handler: ...
+
+
+class RunInfo(msgspec.Struct, frozen=True, gc=False):
+    """What a run knows of itself; `workflow.info()` returns it."""
+
+    workflow_id: str
+    execution_id: str
+    type: str
+    queue: str
+    seed: int
+    input: msgspec.Raw = msgspec.Raw(b"[]")
+    parent_workflow_id: str | None = None
+    continued_from: str | None = None
+    attempt: int = 1
+
+
+class Outcome(msgspec.Struct, gc=False):
+    """What one activation did.
+
+    `taken[i]` tells whether arrival i belongs into history; `rejected` holds refused updates by index;
+    arrivals from `len(taken)` on were not looked at because the run closed first.
+    """
+
+    commands: list[ev.Command]
+    taken: list[bool]
+    rejected: dict[int, BaseException]
+    closed: bool

@@ -1,0 +1,192 @@
+"""Getting runs ready to decide: their row, their history, their mail. Few queries for many runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from harvest.backoff import Backoff
+from harvest.decider.effects import refuse, resolve
+from harvest.decisions.decide import ENDING, begins_later
+from harvest.decisions.load import Loaded, describe_run, load, rebuild
+from harvest.decisions.rows import reply_failure, unfinished
+from harvest.decisions.run import Run
+from harvest.errors import QueryFailed, UnknownActivityError, WorkflowNotFound
+from harvest.hub import messages
+
+if TYPE_CHECKING:
+    from harvest.decider.decider import Decider
+
+log = logging.getLogger("harvest.decider")
+
+LOAD_AT_ONCE = 64
+
+
+class Loader:
+    """Bound to one decider. `waiting` are the runs that have to be read before they can be driven."""
+
+    def __init__(self, decider: Decider) -> None:
+        self.decider = decider
+        self.waiting: dict[UUID, Run] = {}
+        self.busy = False
+
+    def start(self) -> None:
+        """Reads on the side what waits, unless it is being read already."""
+        if self.waiting and not self.busy:
+            self.busy = True
+            self.decider.spawn(self.load())
+
+    def ready(self, run: Run) -> str | None:
+        """The replay mode when the run can be driven; None when it is being loaded, or is closed."""
+        loaded: Loaded | None = run.loaded
+        if loaded is not None:
+            run.loaded = None
+            if loaded.error is not None and not run.dead:
+                raise loaded.error
+            if not self.absorb(run, loaded):
+                return None
+        elif run.mail or not run.known:
+            self.needs_load(run)
+            return None
+        if run.instance is not None:
+            self.decider.residents.hits += 1
+            return "warm"
+        if run.dead:
+            refuse_questions(run, QueryFailed("the run is parked: its decisions fail; see `harvest run show`"))
+            return "engine" if ending(run) else None
+        if begins_later(run, self.decider.clock.now_us()):
+            refuse_questions(run, QueryFailed("the run has not begun yet: its start is delayed"))
+            self.decider.timers.arm(run.stored[1] or 0, run.execution_id, run.partition)
+            return None
+        decisions = [] if loaded is None else loaded.decisions
+        if run.decision and not decisions:
+            run.known = False
+            self.needs_load(run)
+            return None
+        left = rebuild(run, decisions, self.decider.registry, self.check_activity)
+        if run.decision == 0:
+            return "first"
+        self.decider.residents.misses += 1
+        for command in left.local:
+            self.decider.effects.start_activity(run, command)
+        for request in left.external:
+            self.decider.spawn(self.decider.effects.repost(run, request))
+        return "cold"
+
+    def absorb(self, run: Run, loaded: Loaded) -> bool:
+        """Takes in what was read; False when the run is closed (its mail is put away or forwarded)."""
+        row = loaded.row
+        if row is not None:
+            if row["state"] != "RUNNING":
+                self.closed_elsewhere(run, row, loaded)
+                return False
+            describe_run(run, row, loaded.decisions)
+            self.decider.open_ids[run.workflow_id] = run.execution_id
+        elif not run.known and not loaded.cold:
+            run.mail = True  # it was evicted while its mail was read
+            self.needs_load(run)
+            return False
+        elif not run.known:
+            self.decider.refuse_all(run)
+            self.decider.runs.pop(run.execution_id, None)
+            return False
+        for delivery in loaded.deliveries:
+            run.offer(delivery)
+        return True
+
+    def needs_load(self, run: Run) -> None:
+        run.loading = True
+        self.waiting[run.execution_id] = run
+
+    def closed_elsewhere(self, run: Run, row: Any, loaded: Loaded) -> None:
+        if run.questions:
+            try:
+                describe_run(run, row, loaded.decisions)
+                rebuild(run, loaded.decisions, self.decider.registry, None)
+                answer(run)
+            except Exception as exc:
+                refuse_questions(run, exc)
+            run.drop_instance()
+        if loaded.deliveries:
+            successor = row["continued_to"]
+            if successor is not None:
+                self.decider.spawn(self.forward(run, successor))
+            else:
+                reply = reply_failure(unfinished(row["state"]))
+                self.decider.spawn(messages.drop_unread(self.decider.db, [run.execution_id], reply))
+        self.decider.refuse_all(run)
+        self.decider.runs.pop(run.execution_id, None)
+
+    async def forward(self, run: Run, successor: UUID) -> None:
+        await messages.forward(self.decider.db, run.execution_id, successor)
+        await messages.drop_children(self.decider.db, run.execution_id)
+        self.decider.wake(successor, run.partition)
+
+    def check_activity(self, name: str, queue: str | None) -> None:
+        if (queue is None or queue == self.decider.pool) and name not in self.decider.registry.activities:
+            raise UnknownActivityError(name, queue or self.decider.pool, list(self.decider.registry.activities))
+
+    async def load(self) -> None:
+        """Reads what the waiting runs need: a few queries for up to 64 of them at once."""
+        backoff, tries = Backoff(0.1, cap=2.0), 0
+        try:
+            while self.waiting and not self.decider.stopping.is_set():
+                chosen = list(self.waiting.values())[:LOAD_AT_ONCE]
+                for run in chosen:
+                    del self.waiting[run.execution_id]
+                marks = {run.execution_id: run.decision for run in chosen}
+                cold = [run.execution_id for run in chosen if not run.known]
+                for run in chosen:
+                    run.mail = False
+                try:
+                    found = await load(self.decider.db, cold, [run.execution_id for run in chosen])
+                    tries = 0
+                except Exception as exc:
+                    tries += 1
+                    if tries == 1:
+                        log.warning("cannot load %d runs, will try again: %s", len(chosen), exc)
+                    for run in chosen:
+                        run.mail = True
+                        self.needs_load(run)
+                    await asyncio.sleep(backoff.delay(tries))
+                    continue
+                for run in chosen:
+                    run.loading = False
+                    if self.decider.runs.get(run.execution_id) is not run:
+                        continue
+                    if run.busy or run.decision != marks[run.execution_id]:
+                        run.mail = True  # it moved meanwhile: what was read may be ingested already
+                    else:
+                        run.loaded = found[run.execution_id]
+                    self.decider.enqueue(run)
+        finally:
+            self.busy = False
+
+
+def ending(run: Run) -> bool:
+    """True when something waits that ends the run without asking its code."""
+    return any(isinstance(d.arrival, ENDING) for d in run.queue)
+
+
+def refuse_questions(run: Run, error: Exception) -> None:
+    for question in run.questions:
+        refuse(question.answer, error)
+    run.questions.clear()
+
+
+def answer(run: Run) -> None:
+    for question in run.questions:
+        if run.instance is None or question.answer.done():
+            refuse(question.answer, QueryFailed("the run cannot be replayed"))
+            continue
+        try:
+            if run.instance.main is None:
+                raise WorkflowNotFound(f"workflow {run.workflow_id!r} has not begun yet")
+            resolve(question.answer, run.instance.query(question.name, question.input))
+        except Exception as exc:
+            refuse(question.answer, exc)
+        except BaseException as exc:
+            refuse(question.answer, QueryFailed(f"query {question.name!r} raised {type(exc).__name__}"))
+    run.questions.clear()
