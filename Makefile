@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check format lint types walls bench bench-compare soak clean venv
+.PHONY: help demo test check format lint types walls bench bench-compare clean venv
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -47,9 +47,6 @@ bench: $(STAMP)  ## the workloads W1 to W8; ARGS="W1 W3 --json out.json"
 
 bench-compare: $(STAMP)  ## the same beside DBOS, alternating
 	$(BIN)/python -m benchmarks --compare dbos $(ARGS)
-
-soak: $(STAMP)  ## kill workers at random for MINUTES (default 5) and check every promise
-	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),5)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .harvest .pytest_cache .mypy_cache .ruff_cache .hypothesis

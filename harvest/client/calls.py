@@ -41,7 +41,8 @@ def handler_call(
             handler = HandlerDefinition(kind, name, fn, fn.__qualname__.rpartition(".")[0] or "?", {})
     elif definition is not None:
         handler = definition.handlers[kind].get(name)
-        if handler is None and (kind != "signal" or definition.cls is not None):
+        # A workflow without signal handlers may still `receive` signals by name.
+        if handler is None and (kind != "signal" or definition.handlers["signal"]):
             raise UnknownHandlerError(kind, name, definition.name, list(definition.handlers[kind]))
     if not name:
         raise PayloadError(kind, "its name is empty")

@@ -116,7 +116,12 @@ class Instance:
         try:
             self._budget = STEPS_PER_DECISION
             if self.main is None and not (arrivals and isinstance(arrivals[0], ENDINGS)):
-                self._start()
+                cancel = next((n for n, a in enumerate(arrivals) if isinstance(a, ev.CancelRequested)), None)
+                if cancel is None:
+                    self._start()
+                else:  # cancelled before it began: its code never runs
+                    taken = [True] * (cancel + 1)
+                    self.close_with(ev.RunCancelled(cast(ev.CancelRequested, arrivals[cancel]).reason))
             for index, arrival in enumerate(arrivals):
                 if self.closed:
                     break

@@ -237,10 +237,10 @@ class Effects:
         decider = self.decider
         try:
             await messages.forward(decider.db, run.execution_id, successor)
-            await messages.drop_children(decider.db, run.execution_id)
-        finally:
+            await messages.drop_stranded(decider.db, run.execution_id, successor)
+        finally:  # what went wrong is made up for by a scan
             decider.waiting_for_mail.discard(successor)
-        decider.wake(successor, run.partition)
+            decider.wake(successor, run.partition)
 
     def _tell_parent(self, draft: Draft, parent: Parent) -> None:
         decider = self.decider

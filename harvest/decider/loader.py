@@ -121,7 +121,7 @@ class Loader:
 
     async def forward(self, run: Run, successor: UUID) -> None:
         await messages.forward(self.decider.db, run.execution_id, successor)
-        await messages.drop_children(self.decider.db, run.execution_id)
+        await messages.drop_stranded(self.decider.db, run.execution_id, successor)
         self.decider.wake(successor, run.partition)
 
     def check_activity(self, name: str, queue: str | None) -> None:

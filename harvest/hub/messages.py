@@ -61,9 +61,9 @@ async def forward(db: Runs, execution_id: UUID, successor: UUID) -> int:
     return len(await db.fetch(_Q["forward"], execution_id=execution_id, successor=successor))
 
 
-async def drop_children(db: Runs, execution_id: UUID) -> None:
-    """Puts away results of children that came after their parent continued as new."""
-    await db.fetch(_Q["drop_children"], execution_id=execution_id)
+async def drop_stranded(db: Runs, execution_id: UUID, successor: UUID) -> None:
+    """Puts away what cannot be forwarded."""
+    await db.fetch(_Q["drop_stranded"], execution_id=execution_id, successor=successor)
 
 
 async def drop_unread(db: Runs, execution_ids: Sequence[UUID], reply: str) -> list[UUID]:

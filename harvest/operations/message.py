@@ -15,6 +15,8 @@ from harvest.core.events import Arrival, CancelRequested, SignalReceived, Termin
 from harvest.decisions.answers import Undelivered
 from harvest.decisions.run import Delivery
 from harvest.errors import NoAnswer, WorkflowNotFound
+from harvest.hub import executions
+from harvest.hub.database import Row
 from harvest.hub.messages import Mail
 from harvest.ids import new_id, partition_of
 from harvest.operations.follow import closed_within
@@ -47,8 +49,7 @@ async def _directly(site: Site, workflow_id: str, arrival: Arrival) -> UUID | No
 
 async def post(site: Site, workflow_id: str, kind: str, name: str | None, arrival: Arrival, key: str | None) -> UUID:
     """Through the mailbox."""
-    row = await site.mail.submit(Mail(new_id(), workflow_id, kind, name, key, encode_event(arrival)))
-    assert not isinstance(row, Exception)
+    row = await put(site, Mail(new_id(), workflow_id, kind, name, key, encode_event(arrival)))
     if row is None:
         raise WorkflowNotFound(
             f"no open run has the workflow id {workflow_id!r}", hint="is it closed already? see `harvest run show`"
@@ -56,6 +57,19 @@ async def post(site: Site, workflow_id: str, kind: str, name: str | None, arriva
     site.wake(row["pool"], row["execution_id"], row["partition"], workflow_id)
     found: UUID = row["execution_id"]
     return found
+
+
+async def put(site: Site, mail: Mail) -> Row | None:
+    """Stores mail for the open run; None when there is none, also after a run that was just continuing as new."""
+    for _ in range(10):
+        row = await site.mail.submit(mail)
+        assert not isinstance(row, Exception)
+        if row is not None:
+            return row
+        latest = (await executions.latest(site.db, [mail.workflow_id])).get(mail.workflow_id)
+        if latest is None or latest["state"] != "RUNNING":
+            return None
+    return None
 
 
 async def signal(site: Site, workflow_id: str, name: str, input: msgspec.Raw, key: str | None) -> UUID:

@@ -16,6 +16,7 @@ from harvest.hub import history, messages
 from harvest.hub.messages import Mail
 from harvest.ids import new_id, partition_of
 from harvest.operations.follow import LOOK_EVERY
+from harvest.operations.message import put
 from harvest.operations.site import Site
 from harvest.wakes.topics import REPLY
 
@@ -39,9 +40,8 @@ async def update(
             return direct
     arrival = UpdateAdmitted(update_id, name, input)
     mail = Mail(new_id(), workflow_id, "update", name, update_id, encode_event(arrival))
-    row = await site.mail.submit(mail)
+    row = await put(site, mail)
     message_id = mail.message_id
-    assert not isinstance(row, Exception)
     if row is None or not row["stored"]:
         known = await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id)
         if known is None:

@@ -6,9 +6,15 @@ with incoming as (
   select * from unnest(:message_ids::uuid[], :workflow_ids::text[], :kinds::text[], :names::text[], :keys::text[],
                        :events::json[])
     as t(message_id, workflow_id, kind, name, key, event)
+), keyed as materialized (
+  -- A key must meet its like: the run cannot close, and its keys move on, between here and the commit.
+  select e.execution_id from executions e
+  where e.workflow_id in (select workflow_id from incoming where key is not null) and e.closed_at is null
+  for share
 ), target as (
   select i.*, e.execution_id, e.pool, e.partition
   from incoming i join executions e on e.workflow_id = i.workflow_id and e.closed_at is null
+  where i.key is null or e.execution_id in (select execution_id from keyed)
 ), stored as (
   insert into messages (message_id, execution_id, pool, partition, kind, name, key, event)
   select message_id, execution_id, pool, partition, kind, name, key, event from target order by message_id
@@ -37,11 +43,13 @@ where m.execution_id = :execution_id::uuid and (m.consumed_at is null or m.key i
   and not exists (select from messages o where o.execution_id = :successor::uuid and o.kind = m.kind and o.key = m.key)
 returning message_id
 
--- name: drop_children
--- Results of children whose parent continued as new: nobody waits for them. (Other mail may arrive at any moment, and
--- is forwarded.)
-update messages set consumed_at = hub_now()
-where execution_id = :execution_id::uuid and kind = 'child' and consumed_at is null
+-- name: drop_stranded
+-- What cannot follow to the next run: results of children, for which nobody waits, and keys it has already. (Other mail
+-- may arrive at any moment, and is forwarded.)
+update messages m set consumed_at = hub_now()
+where m.execution_id = :execution_id::uuid and m.consumed_at is null
+  and (m.kind = 'child' or exists (
+    select from messages o where o.execution_id = :successor::uuid and o.kind = m.kind and o.key = m.key))
 
 -- name: drop_unread
 -- Mail for a run that is closed for good: updates are answered, the rest is put away.
