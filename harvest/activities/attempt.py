@@ -13,6 +13,7 @@ import msgspec
 
 from harvest.activity import ActivityInfo, current_attempt, encode_details
 from harvest.core.events import ActivityOptions
+from harvest.decisions.ports import Step
 from harvest.definitions.activity import ActivityDefinition
 from harvest.errors import ActivityTimeout
 
@@ -20,19 +21,39 @@ from harvest.errors import ActivityTimeout
 class Attempt:
     """What the code of the activity sees through `activity.*`, and what its runner knows.
 
-    `on_beat` is called with each heartbeat, on the loop.
+    `number` counts from 1; `earlier` are the heartbeat details of the try before. `on_beat` is called with each
+    heartbeat, on the loop.
     """
 
-    __slots__ = ("_bound", "_loop", "_thread", "beats", "cancelled", "details", "info", "on_beat", "options", "started", "task")
+    __slots__ = (
+        "_bound",
+        "_info",
+        "_loop",
+        "_thread",
+        "beats",
+        "cancelled",
+        "details",
+        "earlier",
+        "number",
+        "on_beat",
+        "options",
+        "started",
+        "step",
+        "task",
+    )
 
     def __init__(
         self,
-        info: ActivityInfo,
+        step: Step,
+        number: int,
         options: ActivityOptions,
         loop: asyncio.AbstractEventLoop,
+        *,
+        earlier: str | None = None,
         on_beat: Callable[[Attempt], None] | None = None,
     ) -> None:
-        self.info, self.options, self.on_beat = info, options, on_beat
+        self.step, self.number, self.options, self.earlier, self.on_beat = step, number, options, earlier, on_beat
+        self._info: ActivityInfo | None = None
         self.cancelled = False
         self.details: str | None = None
         self.beats = 0
@@ -41,6 +62,22 @@ class Attempt:
         self._bound: asyncio.Timeout | None = None
         self._loop = loop
         self._thread = threading.get_ident()
+
+    @property
+    def info(self) -> ActivityInfo:
+        """Made when it is asked for: most short steps never do."""
+        if self._info is None:
+            step = self.step
+            self._info = ActivityInfo(
+                step.name,
+                step.workflow_id,
+                str(step.execution_id),
+                step.seq,
+                self.number,
+                step.queue,
+                details_of(self.earlier),
+            )
+        return self._info
 
     def heartbeat(self, details: tuple[Any, ...]) -> None:
         encoded = encode_details(details) if details else None

@@ -10,7 +10,6 @@ from uuid import UUID
 
 from harvest.activities.attempt import Attempt
 from harvest.activities.retry import next_try
-from harvest.activity import ActivityInfo
 from harvest.core import events as ev
 from harvest.decisions.ports import Step
 from harvest.definitions.registry import Registry
@@ -88,10 +87,9 @@ class LocalSteps:
     async def _attempt(self, step: Step, attempt: int) -> ev.ActivityCompleted:
         try:
             definition = self.registry.activity(step.name, step.queue)
-            info = ActivityInfo(step.name, step.workflow_id, str(step.execution_id), step.seq, attempt, step.queue)
             signature = definition.signature
-            loop = self.loop or asyncio.get_running_loop()
-            result = await Attempt(info, step.options, loop).call(definition, signature.decode_args(step.input), self.threads)
+            call = Attempt(step, attempt, step.options, self.loop or asyncio.get_running_loop())
+            result = await call.call(definition, signature.decode_args(step.input), self.threads)
             return ev.ActivityCompleted(step.seq, signature.encode_result(result))
         except asyncio.CancelledError as exc:
             task = asyncio.current_task()

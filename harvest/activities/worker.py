@@ -11,10 +11,9 @@ from uuid import UUID
 
 import msgspec
 
-from harvest.activities.attempt import Attempt, details_of
+from harvest.activities.attempt import Attempt
 from harvest.activities.local import LocalSteps
 from harvest.activities.retry import next_try
-from harvest.activity import ActivityInfo
 from harvest.backoff import Backoff
 from harvest.clock import MICRO, Clock
 from harvest.coalesce import Coalescer
@@ -242,11 +241,9 @@ class ActivityWorker(Service):
     async def _attempt(self, held: Held) -> None:
         step = held.step
         key = (step.execution_id, step.seq)
-        info = ActivityInfo(
-            step.name, step.workflow_id, str(step.execution_id), step.seq, held.attempt, step.queue,
-            details_of(held.heartbeat) if held.heartbeat else (),
-        )  # fmt: skip
-        attempt = self.running[key] = Attempt(info, self._bounded(held), self.loop, self._beat)
+        attempt = self.running[key] = Attempt(
+            step, held.attempt, self._bounded(held), self.loop, earlier=held.heartbeat, on_beat=self._beat
+        )
         attempt.task = asyncio.current_task()
         failure: Failure | None = None
         result: msgspec.Raw | None = None
@@ -369,15 +366,14 @@ class ActivityWorker(Service):
         task.add_done_callback(self._tasks.discard)
 
     async def _write_beats(self, attempt: Attempt) -> None:
-        info, pause = attempt.info, 0.4 * (attempt.options.heartbeat or 2.5)
-        execution_id = UUID(info.execution_id)
-        key = (execution_id, info.seq)
+        step, pause = attempt.step, 0.4 * (attempt.options.heartbeat or 2.5)
+        key = (step.execution_id, step.seq)
         while self.running.get(key) is attempt and not attempt.cancelled:
             seen = attempt.beats
             try:
-                held = await self._beats.submit(Beat(execution_id, info.seq, info.attempt, attempt.details))
+                held = await self._beats.submit(Beat(step.execution_id, step.seq, attempt.number, attempt.details))
             except Exception as exc:
-                log.warning("heartbeat of %s could not be written: %s", info.name, exc)
+                log.warning("heartbeat of %s could not be written: %s", step.name, exc)
                 held = True
             if not held and self.running.get(key) is attempt:
                 attempt.cancel()
