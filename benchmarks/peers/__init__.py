@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PACKAGES = {"dbos": ["dbos", "psycopg[binary]"]}
-WORKLOADS = {"dbos": ("W1", "W2", "W3", "W4", "W5")}
+PACKAGES = {"dbos": ["dbos", "psycopg[binary]"], "absurd": ["absurd-sdk", "absurdctl"]}
+WORKLOADS = {"dbos": ("W1", "W2", "W3", "W4", "W5"), "absurd": ("W1", "W2", "W3", "W4")}
 
 
 class Peer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 
 import asyncpg
@@ -9,9 +10,10 @@ import pytest
 
 from harvest.errors import Fenced
 from harvest.hub import partitions, workers
-from harvest.hub.commit import Batch, Taken, Tenure, commit
+from harvest.hub.commit import Batch, Taken, Tenure, commit, statement
 from harvest.hub.database import Database
 from harvest.hub.queries import Query
+from tests.hub.test_schema import nodes
 
 COUNT = Query("t", "select count(*) from decisions")
 
@@ -140,4 +142,21 @@ async def test_a_launch_whose_id_is_taken_names_itself_and_writes_nothing(db):
         await commit(session, tenure, second)
     assert caught.value.execution_ids == {second.rows["launches"][0][0]}
     assert await decisions(db) == 1
+    await session.close()
+
+
+async def test_the_fence_looks_up_each_partition_by_its_key(db):
+    """However many partitions a batch touches, none of the others is read."""
+    tenure, epochs = await owner(db)
+    session = await db.session(plan_cache_mode="force_generic_plan")
+    query = statement(0)
+    chosen = list(epochs)[:100]
+    named = {"worker_id": tenure.worker_id, "connection": 0, "pool": "p"}
+    named |= {"partitions": chosen, "epochs": [epochs[p] for p in chosen]}
+    args = query.args(**named)
+    for _ in range(2):
+        found = await session.connection.fetchval(f"explain (analyze, format json) {query.sql}", *args)
+    [scan] = [n for n in nodes(json.loads(found)[0]["Plan"]) if n.get("Relation Name") == "partitions"]
+    assert scan["Node Type"] != "Seq Scan" and scan["Actual Rows"] == 100
+    assert scan.get("Rows Removed by Filter", 0) == 0
     await session.close()
