@@ -51,7 +51,7 @@ class WorkerConfig(BaseSettings):
                 f"{first['msg']} (got {first.get('input')!r})",
                 hint=f"known settings: {', '.join(sorted(type(self).model_fields))}"
                 if first["type"] == "extra_forbidden"
-                else None,
+                else f"set by WorkerConfig({field}=…) or the environment variable HARVEST_{field.upper()}",
             ) from None
 
 

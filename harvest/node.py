@@ -156,6 +156,8 @@ class Worker(Service):
         if self.keeper.epochs:  # acquired before there was a decider
             self.scanner.acquired(list(self.keeper.epochs))
         tune_gc()
+        if self.registry.workflows and not self.keeper.epochs:
+            log.warning("another worker owns queue %r: this one stands by for its workflows, and runs activities", self.queue)
         log.info(
             "worker %s serves queue %r: %d workflows, %d activities, %d partitions",
             self.keeper.worker_id,

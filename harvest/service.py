@@ -59,3 +59,44 @@ class Service:
         self.stopping.set()
         if self._main is not None:
             await self._main
+
+
+class Periodic(Service):
+    """A loop around `run_once`: every `interval` seconds, or at once after `nudge`.
+
+    An error is survived: the first in a row is logged, the tenth and then each sixtieth, with the count.
+    """
+
+    doing = "work"
+
+    def __init__(self, interval: float) -> None:
+        super().__init__()
+        self.interval = interval
+        self._nudged = asyncio.Event()
+
+    async def run_once(self) -> object:
+        raise NotImplementedError
+
+    def nudge(self) -> None:
+        self._nudged.set()
+
+    async def stop(self) -> None:
+        self.stopping.set()
+        self._nudged.set()
+        await super().stop()
+
+    async def _run(self) -> None:
+        failures = 0
+        while not self.stopping.is_set():
+            self._nudged.clear()
+            try:
+                await self.run_once()
+                failures = 0
+            except Exception as exc:
+                failures += 1
+                if failures in (1, 10) or failures % 60 == 0:
+                    log.warning("cannot %s (%d in a row): %s", self.doing, failures, exc)
+            try:
+                await asyncio.wait_for(self._nudged.wait(), self.interval)
+            except TimeoutError:
+                pass

@@ -323,6 +323,10 @@ async def wait_until(check: Callable[[], object], *, timeout: timedelta | float 
         await instance.wait_condition(check)
 
 
+@overload
+async def receive(name: str, type: type[T]) -> T: ...
+@overload
+async def receive(name: str, type: Any = Any) -> Any: ...
 async def receive(name: str, type: Any = Any) -> Any:
     """The argument of the next signal `name` that no handler takes (function workflows); None if it has none.
 

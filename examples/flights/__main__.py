@@ -6,6 +6,7 @@ import asyncio
 import csv
 import gzip
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -146,18 +147,17 @@ def show(reports: list[DayReport]) -> Report:
 
 async def main() -> int:
     given = os.environ.get("HARVEST_DEMO_DSN")
-    directory = Path(tempfile.gettempdir()) / f"harvest-demo-{os.getuid()}" / "pg"
-    postgres = None if given else EmbeddedPostgres(directory)
+    directory = Path(tempfile.mkdtemp(prefix="harvest-demo-"))
+    postgres = None if given else EmbeddedPostgres(directory / "pg")
     url = given or postgres.start()  # type: ignore[union-attr]
     try:
-        db = Database(url)
-        await db.open()
-        await migrate(db)
-        await db.close()
+        async with Database(url) as db:
+            await migrate(db)
         total = show(await demonstrate(url))
     finally:
         if postgres is not None:
             postgres.stop()
+        shutil.rmtree(directory, ignore_errors=True)
     expected = directly()
     if total != expected:
         console.print(f"[bold red]the totals differ:[/] workflows {total}, file {expected}", highlight=False)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable
 from uuid import UUID
 
@@ -16,9 +14,7 @@ from harvest.failure import Failure, encode_failure, failure_of
 from harvest.hub import activity_tasks
 from harvest.hub.activity_tasks import Again, Finished
 from harvest.hub.database import Database, Row
-from harvest.service import Service
-
-log = logging.getLogger("harvest.activities")
+from harvest.service import Periodic
 
 
 def verdict(row: Row) -> tuple[Failure, float | None]:
@@ -41,29 +37,16 @@ def verdict(row: Row) -> tuple[Failure, float | None]:
     return failure, next_try(options.retry, row["attempt"], failure)
 
 
-class Sweeper(Service):
+class Sweeper(Periodic):
     """`wake(execution_id, partition, pool)` tells the owner of a run that a final failure waits."""
+
+    doing = "sweep overdue activities"
 
     def __init__(
         self, db: Database, wake: Callable[[UUID, int, str], None], wake_queue: Callable[[str], None], *, interval: float
     ) -> None:
-        super().__init__()
-        self.db, self.wake, self.wake_queue, self.interval = db, wake, wake_queue, interval
-
-    async def _run(self) -> None:
-        failures = 0
-        while not self.stopping.is_set():
-            try:
-                await self.run_once()
-                failures = 0
-            except Exception as exc:
-                failures += 1
-                if failures in (1, 10) or failures % 60 == 0:
-                    log.warning("cannot sweep overdue activities (%d in a row): %s", failures, exc)
-            try:
-                await asyncio.wait_for(self.stopping.wait(), self.interval)
-            except TimeoutError:
-                pass
+        super().__init__(interval)
+        self.db, self.wake, self.wake_queue = db, wake, wake_queue
 
     async def run_once(self) -> int:
         """One sweep; returns how many tasks were overdue or lost."""

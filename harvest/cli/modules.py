@@ -37,6 +37,10 @@ def load_module(name: str) -> ModuleType:
             ) from None
         raise ConfigError("module", f"{name!r} imports {exc.name!r}, which is not installed") from None
     except Exception as exc:
+        if isinstance(exc, SyntaxError):
+            raise ConfigError(
+                "module", f"{name!r} does not import: SyntaxError: {exc.msg} (at {exc.filename}:{exc.lineno})"
+            ) from exc
         frames = traceback.extract_tb(exc.__traceback__)
         at = next((f"{f.filename}:{f.lineno}" for f in reversed(frames) if "importlib" not in f.filename), "?")
         raise ConfigError("module", f"{name!r} does not import: {type(exc).__name__}: {exc} (at {at})") from exc

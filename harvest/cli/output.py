@@ -31,8 +31,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, (datetime, UUID)):
         return str(value) if isinstance(value, UUID) else value.isoformat()
     if isinstance(value, msgspec.Struct):
-        return plain(msgspec.to_builtins(value))
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, msgspec.Raw):
+        return msgspec.json.decode(bytes(value))
     return value
+
+
+def print_text(text: str) -> None:
+    """One line as it is: what goes into a pipe must not be wrapped."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

@@ -12,6 +12,7 @@ from uuid import UUID
 import typer
 
 import harvest
+from harvest import errors
 from harvest.cli import output
 from harvest.cli.loop import run_async
 from harvest.client import Client, Description, WorkflowHandle
@@ -66,7 +67,7 @@ def say(json: bool, value: Any, text: str) -> None:
     if json:
         output.print_json(value)
     else:
-        output.console.print(text, highlight=False, markup=False)
+        output.print_text(text)
 
 
 @app.command()
@@ -145,7 +146,7 @@ def show(id: Id, execution_id: Execution = None, url: Url = "", json: Json = Fal
     for name, value in output.plain(described).items():
         if value not in (None, [], {}, 0):
             text = value if isinstance(value, str) else jsonlib.dumps(value, default=str)
-            output.console.print(f"{name:>20}  {text}", highlight=False, markup=False)
+            output.print_text(f"{name:>20}  {text}")
 
 
 @app.command()
@@ -211,8 +212,8 @@ def result(
     async def work(handle: WorkflowHandle[Any]) -> Any:
         try:
             return await handle.result(timeout=timeout)
-        except TimeoutError:
-            raise harvest.HarvestError(f"workflow {id!r} did not end within {timeout:g} s") from None
+        except TimeoutError as exc:
+            raise errors.NoAnswer(str(exc)) from None
 
     found = on_handle(url, id, work, execution_id)
     say(json, found, jsonlib.dumps(found, ensure_ascii=False))
@@ -235,7 +236,11 @@ def history(
 
     found = on_handle(url, id, work, execution_id)
     if export is not None:
-        export.write_bytes(found)
+        try:
+            export.parent.mkdir(parents=True, exist_ok=True)
+            export.write_bytes(found)
+        except OSError as exc:
+            raise ConfigError("export", f"cannot write {str(export)!r}: {exc.strerror}") from None
         say(json, {"written": str(export)}, f"wrote {export}")
     elif json:
         output.print_json(found)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
 from harvest.client.calls import handler_call, workflow_call
@@ -25,6 +25,7 @@ from harvest.operations.site import Site, as_json
 from harvest.workflow import WorkflowFunction
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 STATES = ("RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED", "TERMINATED", "TIMED_OUT", "CONTINUED_AS_NEW")
 
 
@@ -42,6 +43,12 @@ def connect(dsn: str | None = None, *, schema: str | None = None, pool_size: int
         patience=seconds("patience", patience) or 10.0,
     )
     return Client(db)
+
+
+class WorkflowClass(Protocol[T_co]):
+    """A class whose `@workflow.run` method is called `run`: its result types the handle."""
+
+    def run(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, T_co]: ...
 
 
 class StartOptions(TypedDict, total=False):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Concatenate, Generic, TypeVar, overload
 from uuid import UUID
 
 import msgspec
@@ -25,8 +25,10 @@ from harvest.ids import WORKFLOW_ID_CAP, check_name
 from harvest.operations import follow, message, query, update
 from harvest.operations.follow import Outcome
 from harvest.operations.site import Site
+from harvest.workflow import UpdateMethod
 
 T = TypeVar("T")
+R = TypeVar("R")
 KEY_CAP = 1_000
 
 
@@ -124,7 +126,10 @@ class WorkflowHandle(Generic[T]):
         """Waits for the end. Raises `WorkflowFailedError` when it did not complete, `TimeoutError` after `timeout`."""
         span = seconds("timeout", timeout)
         work = follow.result(self._site, await self._execution())
-        outcome = await (work if span is None else asyncio.wait_for(work, span))
+        try:
+            outcome = await (work if span is None else asyncio.wait_for(work, span))
+        except TimeoutError:
+            raise TimeoutError(f"workflow {self.id!r} did not end within {span:g} s") from None
         return self._value(outcome)
 
     def _value(self, outcome: Outcome) -> T:
@@ -164,12 +169,22 @@ class WorkflowHandle(Generic[T]):
             check_name("idempotency_key", idempotency_key, KEY_CAP)
         await message.signal(self._site, self.id, name, raw, idempotency_key)
 
+    @overload
+    async def query(self, query_: Callable[Concatenate[Any, ...], R], *args: Any, timeout: Span = 10.0) -> R: ...
+    @overload
+    async def query(self, query_: str, *args: Any, timeout: Span = 10.0) -> Any: ...
     async def query(self, query_: Any, *args: Any, timeout: Span = 10.0) -> Any:
         """Asks the run, open or closed. Raises `QueryFailed` or `QueryTimeout`."""
         name, raw, handler = handler_call("query", query_, args, self._definition)
         answer = await query.query(self._site, self.id, None, name, raw, seconds("timeout", timeout) or 10.0)
         return msgspec.json.decode(answer) if handler is None else handler.signature.decode_result(answer)
 
+    @overload
+    async def update(
+        self, update_: UpdateMethod[..., R], *args: Any, update_id: str | None = None, timeout: Span = 60.0
+    ) -> R: ...
+    @overload
+    async def update(self, update_: str, *args: Any, update_id: str | None = None, timeout: Span = 60.0) -> Any: ...
     async def update(self, update_: Any, *args: Any, update_id: str | None = None, timeout: Span = 60.0) -> Any:
         """Waits for the handler's result. Raises `UpdateRejected`, `UpdateFailed`, or `NoAnswer` after `timeout`.
 

@@ -220,6 +220,9 @@ class Effects:
         successor = draft.ids.get(0)
         key = str(run.execution_id)
         assert run.info is not None
+        if isinstance(draft.closing, ev.RunFailed):
+            why = draft.closing.failure
+            log.warning("workflow %s %s failed: %s: %s", run.info.type, run.workflow_id, why.type, why.message)
         decider.router.wake(CLOSED, key, (run.info.type, draft.state, result, failure, successor))
         decider.notifier.closed(key)
         if successor is not None:

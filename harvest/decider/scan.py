@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from typing import Any
 from uuid import UUID
 
 from harvest.decider.decider import Decider
 from harvest.hub import activity_tasks, messages, workflow_tasks
-from harvest.service import Service
+from harvest.service import Periodic
 from harvest.wakes.topics import DECIDE
-
-log = logging.getLogger("harvest.decider")
 
 SCAN_SIZE = 5_000
 
 
-class Scanner(Service):
+class Scanner(Periodic):
     """`nudge` scans at once: after an acquisition, or after wakes may have been lost."""
 
+    doing = "scan for due runs"
+
     def __init__(self, decider: Decider, *, interval: float) -> None:
-        super().__init__()
-        self.decider, self.interval = decider, interval
-        self._nudged = asyncio.Event()
+        super().__init__(interval)
+        self.decider = decider
         self._to_recover: set[int] = set()
         self.scans = 0
-
-    def nudge(self) -> None:
-        self._nudged.set()
 
     def acquired(self, partitions: list[int]) -> None:
         """New partitions: load what their last owner held in memory, then look at all that is due."""
@@ -56,25 +50,6 @@ class Scanner(Service):
         if pool == self.decider.pool:
             for execution_id, partition in runs:
                 self.decider.wake(UUID(execution_id), partition)
-
-    async def _run(self) -> None:
-        failures = 0
-        while not self.stopping.is_set():
-            try:
-                await self.run_once()
-                failures = 0
-            except Exception as exc:
-                failures += 1
-                if failures in (1, 10) or failures % 60 == 0:
-                    log.warning("scan failed (%d in a row): %s", failures, exc)
-            await self._pause()
-
-    async def _pause(self) -> None:
-        waits = [asyncio.create_task(self._nudged.wait()), asyncio.create_task(self.stopping.wait())]
-        await asyncio.wait(waits, timeout=self.interval, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
-        self._nudged.clear()
 
     async def run_once(self) -> int:
         """One scan; returns how many rows it looked at."""

@@ -18,14 +18,13 @@ from rich.console import Console
 from rich.markup import escape
 from watchfiles import PythonFilter, awatch
 
-from harvest.errors import ConfigError
 from harvest.hub.database import Database
 from harvest.hub.embedded import EmbeddedPostgres
 from harvest.hub.migrate import migrate
 
 
 class DevServer:
-    """`run` works until SIGINT or SIGTERM, or until the first start fails."""
+    """`run` works until SIGINT or SIGTERM."""
 
     def __init__(self, modules: list[str], *, queue: str, data: Path, url: str, log_level: str, console: Console) -> None:
         self.modules, self.queue, self.data, self.url, self.log_level = modules, queue, data, url, log_level
@@ -42,15 +41,14 @@ class DevServer:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stopping.set)
         try:
-            db = Database(self.url)
-            await db.open()
-            await migrate(db, lambda m: self.say(f"applied migration {m.version:04d} {m.name}"))
-            await db.close()
+            async with Database(self.url) as db:
+                await migrate(db, lambda m: self.say(f"applied migration {m.version:04d} {m.name}"))
             self.say(f"hub   {self.url}")
             self.say(f'try   HARVEST_DATABASE_URL="{self.url}" harvest run list')
-            if not await self.check():
-                raise ConfigError("module", "the definitions do not load, or open runs do not fit them (see above)")
-            await self.start_worker()
+            if await self.check():
+                await self.start_worker()
+            else:
+                self.say("no worker yet: mend the code and save, or end the runs with `harvest run terminate ID`")
             await self._watch()
         finally:
             await self.stop_worker()
@@ -69,7 +67,7 @@ class DevServer:
     async def reload(self) -> bool:
         """Swaps the worker if the new code loads and every open run fits it; True when it did."""
         if not await self.check():
-            self.say("the running worker stays")
+            self.say("the running worker stays" if self.worker is not None else "still no worker")
             return False
         await self.stop_worker()
         await self.start_worker()
@@ -121,8 +119,19 @@ class DevServer:
     async def start_worker(self) -> None:
         self.worker = await asyncio.create_subprocess_exec(
             *self._command("worker", "--queue", self.queue, "--log-level", self.log_level, *self.modules),
-            env=self._environment(),
+            env={**self._environment(), "HARVEST_STOP_AT_EOF": "1"},
+            stdin=asyncio.subprocess.PIPE,  # the worker ends when this process does, however that happens
         )
+        self._minder = asyncio.create_task(self._mind(self.worker))
+
+    async def _mind(self, worker: asyncio.subprocess.Process) -> None:
+        """A worker that ends by itself is started again."""
+        code = await worker.wait()
+        if worker is self.worker and not self.stopping.is_set():
+            self.say(f"the worker ended (exit code {code}); starting another")
+            await asyncio.sleep(1)
+            if worker is self.worker:
+                await self.start_worker()
 
     async def stop_worker(self) -> None:
         worker, self.worker = self.worker, None

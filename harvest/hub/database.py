@@ -6,7 +6,8 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol, cast
+from types import TracebackType
+from typing import Any, Protocol, Self, cast
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -31,7 +32,7 @@ class Runs(Protocol):
 
 def redacted(dsn: str) -> str:
     """The URL without its password, for messages and logs."""
-    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", re.sub(r"(password=)\S+", r"\1***", dsn))
+    return re.sub(r"(://[^:/@]*):[^@]+@", r"\1:***@", re.sub(r"(password=)\S+", r"\1***", dsn))
 
 
 def check_dsn(dsn: str) -> str:
@@ -139,6 +140,13 @@ class Database:
                 await asyncio.wait_for(pool.close(), 5)
             except DATABASE_ERRORS:
                 pool.terminate()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        await self.close()
 
     def _settings(self, **more: str) -> dict[str, str]:
         return {

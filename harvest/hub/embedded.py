@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import warnings
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +26,16 @@ def _package() -> Any:
             ) from exc
 
 
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 class EmbeddedPostgres:
     """The server of one data directory. Processes that use the same directory share it; the last one stops it.
 
@@ -37,8 +49,18 @@ class EmbeddedPostgres:
     def start(self) -> str:
         """Starts it (or joins it) and returns its URL."""
         self.directory.mkdir(parents=True, exist_ok=True)
+        self._forget_the_dead()
         self._server = _package().get_server(self.directory)
         return self.url()
+
+    def _forget_the_dead(self) -> None:
+        """The package counts its users by process id; one that was killed would keep the server up for ever."""
+        handles = self.directory / ".handle_pids.json"
+        try:
+            pids = json.loads(handles.read_text())
+            handles.write_text(json.dumps([pid for pid in pids if alive(pid)]))
+        except (OSError, ValueError):
+            pass
 
     def url(self, database: str = "postgres") -> str:
         uri: str = self._server.get_uri(database=database)

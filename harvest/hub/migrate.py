@@ -105,7 +105,11 @@ async def migrate(db: Database, on_step: Callable[[Migration], None] | None = No
             if known is None:
                 raise HubNewer(f"the hub has migration {version}, which this code does not know", hint="upgrade harvest-engine")
             if known.checksum != checksum:
-                raise ConfigError("migrations", f"{version:04d}_{known.name}.sql changed after it was applied")
+                raise ConfigError(
+                    "migrations",
+                    f"{version:04d}_{known.name}.sql changed after it was applied to {redacted(db.dsn)}",
+                    hint="this hub was made by another version of the code; use a database of its own",
+                )
         done = []
         for migration in migrations():
             if migration.version in have:

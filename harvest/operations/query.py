@@ -89,7 +89,7 @@ async def _remotely(site: Site, row: Any, workflow_id: str, name: str, input: ms
                 kind, value = json.loads(waiter.result())
                 if kind == "result":
                     return msgspec.Raw(value.encode())
-                raise QueryFailed(f"query {name!r} failed: {value}")
+                raise QueryFailed(value)
     finally:
         leave()
         site.router.forget(ANSWER, question, waiter)

@@ -15,17 +15,19 @@ from harvest.hub import activity_tasks, partitions, workers, workflow_tasks
 from harvest.hub.database import Database, Session
 from harvest.ids import new_id
 from harvest.ownership.term import RENEW_EVERY, Term, is_dead
-from harvest.service import Service
+from harvest.service import Periodic
 
 log = logging.getLogger("harvest.ownership")
 
 
-class Keeper(Service):
+class Keeper(Periodic):
     """Registers, renews, acquires what is free or was held by the dead, and gives all back at the end.
 
     `on_acquired(partitions)` is called after each acquisition. `owns_nothing` keeps workers without
     workflow types out of ownership (O-4).
     """
+
+    doing = "renew the lease"
 
     def __init__(
         self,
@@ -42,10 +44,10 @@ class Keeper(Service):
         owns_nothing: bool,
         interval: float = RENEW_EVERY,
     ) -> None:
-        super().__init__()
+        super().__init__(interval)
         self.db, self.pool, self.build_id, self.definitions, self.lanes = db, pool, build_id, definitions, lanes
         self.session, self.wake_queue, self.clock, self.term = session, wake_queue, clock, term
-        self.owns_nothing, self.interval = owns_nothing, interval
+        self.owns_nothing = owns_nothing
         self.worker_id: UUID = new_id()
         self.lock_key = 0
         self._epochs: dict[int, int] = {}
@@ -106,23 +108,6 @@ class Keeper(Service):
         """The LISTEN connection is new: the old lock went with the old one."""
         if self.lock_key:
             await workers.try_lock(session, self.lock_key)
-
-    async def _run(self) -> None:
-        failures = 0
-        while not self.stopping.is_set():
-            try:
-                await asyncio.wait_for(self.stopping.wait(), self.interval)
-            except TimeoutError:
-                pass
-            if self.stopping.is_set():
-                return
-            try:
-                await self.run_once()
-                failures = 0
-            except Exception as exc:
-                failures += 1
-                if failures in (1, 10) or failures % 60 == 0:
-                    log.warning("cannot renew the lease (%d in a row): %s", failures, exc)
 
     async def run_once(self) -> list[int]:
         """Renews, fences the dead, acquires; returns what was acquired."""

@@ -217,6 +217,12 @@ async def test_cancel_reaches_code_activities_and_children(worker, caller):
     assert seen == ["parent", "activity"]
 
 
+async def begun(handle) -> None:
+    """A run that is cancelled before its first decision never runs its code: these tests want it to."""
+    while not (await handle.describe()).decisions:
+        await asyncio.sleep(0.01)
+
+
 async def test_cancel_can_be_survived(worker, caller):
     @workflow.defn
     async def stubborn() -> str:
@@ -228,6 +234,7 @@ async def test_cancel_can_be_survived(worker, caller):
 
     async with worker(stubborn):
         handle = await caller.start(stubborn, id="s")
+        await begun(handle)
         await handle.cancel()
         assert await handle.result(timeout=20) == "done anyway"
 
@@ -243,6 +250,7 @@ async def test_terminate_does_not_ask(worker, caller):
 
     async with worker(stubborn):
         handle = await caller.start(stubborn, id="s")
+        await begun(handle)
         await handle.cancel()
         await handle.terminate("gone")
         with pytest.raises(errors.WorkflowFailedError, match="gone") as caught:
