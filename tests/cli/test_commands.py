@@ -214,3 +214,56 @@ async def test_dev_reloads_on_save_unless_an_open_run_would_break(dsn, shop):
     finally:
         process.send_signal(signal.SIGINT)
         await asyncio.wait_for(process.wait(), 20)
+
+
+async def test_a_failed_run_can_be_shown(dsn, shop):
+    worker = await spawn(shop, dsn, "worker", "flows")
+    try:
+        await harvest(shop, dsn, "run", "start", "Talk", "not a number", "--id", "bad")
+        code, _, err = await harvest(shop, dsn, "run", "result", "bad")
+        assert (code == 1 and "PayloadError" in err) or "valid integer" in err
+        code, out, err = await harvest(shop, dsn, "run", "show", "bad", "--json")
+        assert code == 0, err
+        assert json.loads(out)["failure"]["type"] == "PayloadError"
+        code, out, err = await harvest(shop, dsn, "run", "show", "bad")
+        assert code == 0 and "PayloadError" in out, err
+        long = "x" * 300
+        await harvest(shop, dsn, "run", "start", "Talk", "1", "--id", "long")
+        await harvest(shop, dsn, "run", "signal", "long", "say", long)
+        code, out, _ = await harvest(shop, dsn, "run", "result", "long")
+        assert json.loads(out) == [long.upper()], "what goes into a pipe is not wrapped"
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        await worker.wait()
+
+
+@pytest.mark.timeout(60)
+async def test_dev_starts_another_worker_and_takes_its_worker_along(dsn, shop):
+    process = await spawn(shop, dsn, "dev", "flows", "--database-url", dsn, "--log-level", "warning")
+    try:
+        await read_until(process, "open runs fit the code")
+        listing = "select pid from harvest.workers where state = 'active' and pid <> $1"
+        import asyncpg
+
+        connection = await asyncpg.connect(dsn)
+
+        async def worker_pid(other_than: int) -> int:
+            while True:
+                pid = await connection.fetchval(listing, other_than)
+                if pid is not None:
+                    return pid
+                await asyncio.sleep(0.05)
+
+        first = await worker_pid(0)
+        os.kill(first, signal.SIGKILL)
+        await read_until(process, "starting another")
+        second = await worker_pid(first)
+        process.kill()
+        await process.wait()
+        while Path(f"/proc/{second}").exists() and "Z" not in Path(f"/proc/{second}/stat").read_text().rpartition(")")[2][:3]:
+            await asyncio.sleep(0.05)
+        await connection.close()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
