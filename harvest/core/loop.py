@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from harvest.clock import MICRO
 from harvest.errors import WorkflowMisuse
@@ -31,6 +31,7 @@ get_running_loop = asyncio_events._get_running_loop
 set_running_loop = asyncio_events._set_running_loop
 
 
+R = TypeVar("R")
 STEPS_PER_DECISION = 1_000_000
 LONGEST = 100 * 365 * 86_400.0
 """Seconds; a timer that is set for longer (infinity, say) is set for this."""
@@ -67,6 +68,22 @@ def driving_many() -> Iterator[None]:
     finally:
         driven.many = False
         set_running_loop(previous)
+
+
+async def in_callback(drive: Callable[[], R]) -> R:
+    """Runs `drive` in a plain callback of the host loop and hands back what it gives: from Python 3.14 a run must not
+    be driven inside a host task."""
+    host = asyncio.get_running_loop()
+    future: asyncio.Future[R] = host.create_future()
+
+    def call() -> None:
+        try:
+            future.set_result(drive())
+        except Exception as exc:
+            future.set_exception(exc)
+
+    host.call_soon(call)
+    return await future
 
 
 class Ready:

@@ -16,8 +16,8 @@ from harvest.decisions.ports import Step
 from harvest.decisions.rows import child_arrival, child_message_id, external_key, id_taken, unfinished
 from harvest.decisions.run import Delivery, Parent, Run
 from harvest.errors import HubError
-from harvest.failure import Failure, failure_of
-from harvest.hub import messages
+from harvest.failure import Failure, encode_failure, failure_of
+from harvest.hub import messages, workflow_tasks
 from harvest.hub.commit import Committed
 from harvest.ids import partition_of
 from harvest.wakes.topics import CLOSED, REPLY
@@ -223,6 +223,8 @@ class Effects:
         if isinstance(draft.closing, ev.RunFailed):
             why = draft.closing.failure
             log.warning("workflow %s %s failed: %s: %s", run.info.type, run.workflow_id, why.type, why.message)
+            if draft.by_engine:  # somebody should look at it
+                decider.spawn(self._bury(run, run.info.type, why))
         decider.router.wake(CLOSED, key, (run.info.type, draft.state, result, failure, successor))
         decider.notifier.closed(key)
         if successor is not None:
@@ -230,6 +232,12 @@ class Effects:
         elif run.parent is not None:
             self._tell_parent(draft, run.parent)
         decider.forget(run)
+
+    async def _bury(self, run: Run, name: str, why: Failure) -> None:
+        error, pool = encode_failure(why), self.decider.pool
+        await workflow_tasks.bury(
+            self.decider.db, run.execution_id, workflow_id=run.workflow_id, type=name, pool=pool, strikes=0, error=error
+        )
 
     def _continued(self, draft: Draft, successor: UUID) -> None:
         # It is loaded like any other, so that its carried and forwarded mail is read with it.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from harvest.client.client import Client
+from harvest.core.loop import in_callback
 from harvest.core.replay import History, decode_history, replay
 from harvest.decisions.load import info_of
 from harvest.definitions.registry import Registry
@@ -74,7 +76,7 @@ class Replayer:
             for execution_id in ids:
                 row = infos.get(execution_id)
                 if row is not None and row["state"] == "RUNNING":
-                    yield self.replay(History(info_of(row), decisions[execution_id]))
+                    yield await in_callback(partial(self.replay, History(info_of(row), decisions[execution_id])))
 
     async def count_open(self, client: Client, queue: str | None = None, *, limit: int = 100_000) -> int:
         return len(await executions.open_runs(client.db, queue, limit))

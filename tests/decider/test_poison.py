@@ -216,5 +216,7 @@ async def test_history_cap_fails_the_run_and_names_the_way_out(client, worker, m
         with pytest.raises(errors.WorkflowFailedError, match="history reached") as caught:
             await client.execute(endless, id="e")
         assert caught.value.type == "HistoryCapExceeded"
+        while not await client.db.fetch(Query("t", "select 1 from dead_letters where workflow_id = 'e'")):
+            await asyncio.sleep(0.01)
         replayed = await client.handle("e").export_history()
         assert Replayer([endless, step]).replay_file(replayed).fits
