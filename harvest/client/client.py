@@ -102,6 +102,10 @@ class Client:
     ) -> WorkflowHandle[T]: ...
     @overload
     async def start(
+        self, workflow: type[WorkflowClass[T]], *args: Any, id: str, **options: Unpack[StartOptions]
+    ) -> WorkflowHandle[T]: ...
+    @overload
+    async def start(
         self, workflow: type | str, *args: Any, id: str, **options: Unpack[StartOptions]
     ) -> WorkflowHandle[Any]: ...
 

@@ -14,7 +14,14 @@ import msgspec
 
 from harvest.backoff import Backoff
 from harvest.clock import MICRO, Clock
-from harvest.core.events import ActivityScheduled, RunContinued, TimerFired, UpdateAdmitted
+from harvest.core.events import (
+    ActivityScheduled,
+    ExternalCancelSent,
+    ExternalSignalSent,
+    RunContinued,
+    TimerFired,
+    UpdateAdmitted,
+)
 from harvest.core.loop import driving_many
 from harvest.core.program import RunInfo
 from harvest.decider.effects import Effects, refuse, resolve
@@ -207,7 +214,7 @@ class Decider(Service):
         if run is not None and (run.busy or run.queued or run.loaded is not None or run.dead):
             return
         if due_us is not None and due_us > self.clock.now_us():
-            self.timers.arm(due_us, execution_id, partition)
+            self.timers.hint(due_us, execution_id, partition)
             return
         self.enqueue(self._entry(execution_id, partition))
 
@@ -331,8 +338,9 @@ class Decider(Service):
                 return None
             self.residents.take(run)
             draft = decide(run, now, mode, self.hands.reserve)
-            if draft is not None and draft.launch is not None and isinstance(draft.closing, RunContinued):
-                raise Undelivered("a run that continues at once is stored first")
+            if draft is not None and draft.launch is not None and _needs_its_row(draft):
+                self._unreserve(draft)
+                raise Undelivered("a run that continues at once, or writes to itself, is stored first")
         except Exception as exc:
             self._failed(run, exc)
             return None
@@ -343,6 +351,7 @@ class Decider(Service):
     # --- committing -------------------------------------------------------------------------------
 
     async def _commit(self, lane: Lane, drafts: list[Draft]) -> None:
+        tenure = self.holdings.worker_id
         try:
             await lane.commit(drafts, self._landed, self._poisoned, self._taken)
         except Fenced as exc:
@@ -352,8 +361,9 @@ class Decider(Service):
                     self._unreserve(draft)
                 for delivery in draft.deliveries:
                     refuse(delivery.ack, Undelivered("this worker may no longer write"))
-            await self.holdings.fenced()
-            self.drop_all()
+            if self.holdings.worker_id == tenure:  # else a new tenure has begun already, and nothing is wrong with it
+                await self.holdings.fenced()
+                self.drop_all()
         except BaseException:
             unsure = HubUnreachable("this worker stopped while the hub was away; the request may be stored")
             for draft in drafts:
@@ -372,6 +382,7 @@ class Decider(Service):
             run.busy = False
             if self.runs.get(run.execution_id) is not run:
                 # Dropped while it was on its way: durable all the same, and whoever owns it now goes on from there.
+                self._unreserve(draft)
                 resolve(run.launch_ack)
                 for delivery in draft.deliveries:
                     if isinstance(delivery.arrival, UpdateAdmitted):
@@ -489,3 +500,11 @@ class Decider(Service):
             await workflow_tasks.bury(
                 self.db, run.execution_id, workflow_id=run.workflow_id, type=name, pool=self.pool, strikes=strikes, error=error
             )
+
+
+def _needs_its_row(draft: Draft) -> bool:
+    """True when the statement would have to see the run that it inserts."""
+    if isinstance(draft.closing, RunContinued):
+        return True
+    posts = (c for c in draft.commands if isinstance(c, (ExternalSignalSent, ExternalCancelSent)))
+    return any(c.workflow_id == draft.run.workflow_id for c in posts)

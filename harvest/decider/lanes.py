@@ -23,6 +23,9 @@ from harvest.hub.sqlstate import Trouble, trouble_of
 
 log = logging.getLogger("harvest.decider")
 
+COMMIT_TIMEOUT = 10.0
+"""Seconds after which a commit without an answer is asked after on another connection."""
+
 
 class Lane:
     """`number` is the connection number of its tenure row."""
@@ -44,7 +47,7 @@ class Lane:
 
     async def _connected(self) -> Session:
         if self.session is None or self.session.closed:
-            self.session = await self.db.session(plan_cache_mode="force_generic_plan", jit="off")
+            self.session = await self.db.session(timeout=COMMIT_TIMEOUT, plan_cache_mode="force_generic_plan", jit="off")
         return self.session
 
     def batch_of(self, drafts: list[Draft]) -> Batch:
@@ -106,17 +109,23 @@ class Lane:
             try:
                 session = await self._connected()
                 if unsure:
-                    found = await self._landed(session, drafts, batch)
+                    found = await self._landed(session, tenure, drafts, batch)
                     if found is not None:
                         return found
                 return await commit(session, tenure, batch)
-            except (Fenced, Taken, asyncio.CancelledError):
+            except asyncio.CancelledError:
                 raise
+            except (Fenced, Taken):
+                # A first try may have landed late, and what refuses the second is its own doing.
+                found = await self._landed(await self._connected(), tenure, drafts, batch) if unsure else None
+                if found is None:
+                    raise
+                return found
             except Exception as exc:
                 trouble = Trouble.AWAY if isinstance(exc, HubError) else trouble_of(exc)
                 if not trouble.passes and unsure:
                     # A first try may have landed late: its rows would look like bad data to the second.
-                    found = await self._landed(await self._connected(), drafts, batch)
+                    found = await self._landed(await self._connected(), tenure, drafts, batch)
                     if found is not None:
                         return found
                 if not trouble.passes or (trouble is Trouble.FULL and len(drafts) > 1):
@@ -129,11 +138,10 @@ class Lane:
                     log.warning("commit of %d decisions waits for the hub (%s): %s", len(drafts), trouble.value, exc)
             await asyncio.sleep(backoff.delay(tries))
 
-    async def _landed(self, session: Session, drafts: list[Draft], batch: Batch) -> Committed | None:
-        """What the commit gave, if it took effect before the connection broke."""
+    async def _landed(self, session: Session, tenure: Tenure, drafts: list[Draft], batch: Batch) -> Committed | None:
+        """What the commit gave, if it took effect under this tenure before the connection broke."""
         keys = [(d.run.execution_id, d.number) for d in drafts if d.events is not None]
-        assert self.worker_id is not None
-        if not keys or await history.landed(session, self.worker_id, keys) < len(keys):
+        if not keys or await history.landed(session, tenure.worker_id, keys) < len(keys):
             return None
         starts = [row[0] for row in batch.rows.get("starts", ())]
         known: Any = await executions.load(session, starts) if starts else {}

@@ -36,6 +36,12 @@ class Timers:
         if self._handle is None or due_us < self._handle_us:
             self._schedule()
 
+    def hint(self, due_us: int, execution_id: UUID, partition: int) -> None:
+        """What a scan read is older than what the run armed itself: it only ever brings a wake forward."""
+        armed = self._due.get(execution_id)
+        if armed is None or due_us < armed:
+            self.arm(due_us, execution_id, partition)
+
     def forget(self, execution_id: UUID) -> None:
         self._due.pop(execution_id, None)
 

@@ -159,15 +159,15 @@ class Database:
             **more,
         }
 
-    async def session(self, **settings: str) -> Session:
-        """A connection of its own, outside the pool."""
+    async def session(self, *, timeout: float = COMMAND_TIMEOUT, **settings: str) -> Session:
+        """A connection of its own, outside the pool; a statement may take `timeout` seconds."""
         try:
             connection = await asyncpg.connect(
                 self.dsn,
                 server_settings=self._settings(**settings),
                 timeout=self.patience,
                 statement_cache_size=1024,
-                command_timeout=COMMAND_TIMEOUT,
+                command_timeout=timeout,
             )
         except DATABASE_ERRORS as exc:
             raise explained(exc, self.dsn) from exc

@@ -18,7 +18,7 @@ from harvest.hub import executions, messages, workers
 from harvest.hub.database import Database, Row, explained
 from harvest.hub.executions import NewRun
 from harvest.hub.messages import Mail
-from harvest.hub.sqlstate import trouble_of
+from harvest.hub.sqlstate import Trouble, trouble_of
 from harvest.wakes.listener import Listener
 from harvest.wakes.notifier import Notifier
 from harvest.wakes.router import Router
@@ -132,9 +132,12 @@ class Site:
         try:
             found = await messages.send(self.db, mail, once=True)
         except Exception as exc:
-            if not trouble_of(exc).passes:
+            trouble = trouble_of(exc)
+            if not trouble.passes:
                 raise explained(exc, self.db.dsn) from exc
-            return await self._send_again(mail, exc)
+            if trouble is not Trouble.CONFLICT:
+                return await self._send_again(mail, exc)
+            found = await messages.send(self.db, mail)  # rolled back for certain
         return [found.get(item.message_id) for item in mail]
 
     async def _send_again(self, mail: Sequence[Mail], broken: Exception) -> Sequence[Row | Exception | None]:

@@ -73,8 +73,8 @@ async def start(site: Site, run: NewRun, conflict: str, *, signal: tuple[str, ms
         latest = (await executions.latest(site.db, [run.workflow_id])).get(run.workflow_id)
         if latest is None:
             continue
-        if latest["execution_id"] == run.execution_id:
-            _announce(site, run, mail=True)
+        if latest["execution_id"] == run.execution_id:  # an earlier try stored it; how far it is, its owner knows
+            site.wake(run.pool, run.execution_id, partition_of(run.workflow_id), run.workflow_id)
             return Started(run.execution_id, True)
         if latest["state"] != "RUNNING":
             if run.reuse != "allow_duplicate":

@@ -110,16 +110,19 @@ class Keeper(Periodic):
             await workers.try_lock(session, self.lock_key)
 
     async def run_once(self) -> list[int]:
-        """Renews, fences the dead, acquires; returns what was acquired."""
-        sent_at, me = self.clock.monotonic(), self.worker_id
-        patience = self.term.ttl / 3  # a connection that went silent must not cost the lease
-        now_us = await asyncio.wait_for(workers.renew(self.db, me, ttl=self.term.ttl, figures=None), patience)
-        if me != self.worker_id:
-            return []  # it started over meanwhile
+        """Renews, fences the dead, acquires; returns what was acquired.
+
+        Bounded by half a lease: a connection that went silent must not cost the lease.
+        """
+        async with asyncio.timeout(self.term.ttl / 2), self._registering:
+            return await self._once()
+
+    async def _once(self) -> list[int]:
+        sent_at = self.clock.monotonic()
+        now_us = await workers.renew(self.db, self.worker_id, ttl=self.term.ttl, figures=None)
         if now_us is None:
             log.warning("worker %s was fenced while it was away; it starts over", self.worker_id)
-            self._epochs = {}
-            await self.register()
+            await self._register()
             return []
         self.term.renewed(sent_at)
         dead = await self._dead()
@@ -150,9 +153,10 @@ class Keeper(Periodic):
 
     async def fenced(self) -> None:
         """This tenure is over. What was held is dropped by whoever held it; a new tenure begins."""
-        if self._epochs and not self.stopping.is_set():
-            self._epochs = {}
-            await self.register()
+        lost = self.worker_id
+        async with self._registering:
+            if self.worker_id == lost and self._epochs and not self.stopping.is_set():
+                await self._register()
 
     async def _close(self) -> None:
         """Releases everything at once, so that a peer takes over without waiting for a lease."""

@@ -257,3 +257,32 @@ async def test_an_update_is_applied_once_over_a_change_of_owner(client, worker):
     async with worker(Slow, note):
         assert await update == "done"
     assert applied == [1]
+
+
+async def test_a_run_may_write_to_itself(client, worker, caller):
+    @workflow.defn
+    async def selfish(rounds: int) -> int:
+        me = workflow.external(workflow.info().workflow_id)
+        sent = asyncio.ensure_future(me.signal("n", rounds))
+        if rounds:
+            await asyncio.sleep(0)
+            workflow.continue_as_new(rounds - 1)
+        await sent
+        return sum([await workflow.receive("n", int) for _ in range(3)])
+
+    async with worker(selfish):
+        assert await caller.execute(selfish, 2, id="s") == 3
+
+
+async def test_the_same_keys_from_two_clients(client, remote, worker):
+    @workflow.defn
+    async def collect(count: int) -> list[int]:
+        return sorted([await workflow.receive("n", int) for _ in range(count)])
+
+    async with worker(collect):
+        handle = await client.start(collect, 300, id="c")
+        handles = [handle, remote.handle("c")]
+        keyed = [h.signal("n", n, idempotency_key=f"k{n}") for n in range(200) for h in handles]
+        unkeyed = [handles[n % 2].signal("n", n) for n in range(200, 300)]
+        await asyncio.gather(*keyed, *unkeyed)
+        assert await handle.result(timeout=30) == list(range(300))

@@ -196,10 +196,10 @@ with fence as materialized (
 )
 
 -- section: addressees_started
--- A run may write to a child that this very statement starts.
+-- A run may write to a child that this very statement starts, and to its own next run rather than to itself.
 , addressees as (
   select workflow_id, execution_id, pool, partition from executions
-  where workflow_id = any(:x_workflow_ids::text[]) and closed_at is null
+  where workflow_id = any(:x_workflow_ids::text[]) and closed_at is null and execution_id <> all(:c_execution_ids)
   union all
   select workflow_id, execution_id, pool, partition from started
 )

@@ -17,7 +17,8 @@ with incoming as (
   where i.key is null or e.execution_id in (select execution_id from keyed)
 ), stored as (
   insert into messages (message_id, execution_id, pool, partition, kind, name, key, event)
-  select message_id, execution_id, pool, partition, kind, name, key, event from target order by message_id
+  select message_id, execution_id, pool, partition, kind, name, key, event from target
+  order by execution_id, kind, key nulls last, message_id  -- one order for all senders: no deadlock over the same keys
   on conflict do nothing
   returning message_id
 )
