@@ -23,6 +23,8 @@ from harvest.hub.sqlstate import Trouble, trouble_of
 
 log = logging.getLogger("harvest.decider")
 
+LANE_SETTINGS = {"plan_cache_mode": "force_generic_plan", "jit": "off", "enable_seqscan": "off"}
+"""Commits go by key, and their plans are made once: before there are statistics, a scan would look cheap for ever."""
 COMMIT_TIMEOUT = 10.0
 """Seconds after which a commit without an answer is asked after on another connection."""
 
@@ -47,7 +49,7 @@ class Lane:
 
     async def _connected(self) -> Session:
         if self.session is None or self.session.closed:
-            self.session = await self.db.session(timeout=COMMIT_TIMEOUT, plan_cache_mode="force_generic_plan", jit="off")
+            self.session = await self.db.session(timeout=COMMIT_TIMEOUT, **LANE_SETTINGS)
         return self.session
 
     def batch_of(self, drafts: list[Draft]) -> Batch:

@@ -8,6 +8,7 @@ import uuid
 import asyncpg
 import pytest
 
+from harvest.decider.lanes import LANE_SETTINGS
 from harvest.errors import Fenced
 from harvest.hub import partitions, workers
 from harvest.hub.commit import Batch, Taken, Tenure, commit, statement
@@ -148,7 +149,7 @@ async def test_a_launch_whose_id_is_taken_names_itself_and_writes_nothing(db):
 async def test_the_fence_looks_up_each_partition_by_its_key(db):
     """However many partitions a batch touches, none of the others is read."""
     tenure, epochs = await owner(db)
-    session = await db.session(plan_cache_mode="force_generic_plan")
+    session = await db.session(**LANE_SETTINGS)
     query = statement(0)
     chosen = list(epochs)[:100]
     named = {"worker_id": tenure.worker_id, "connection": 0, "pool": "p"}
