@@ -139,7 +139,7 @@ class Loader:
                 marks = {run.execution_id: run.decision for run in chosen}
                 cold = [run.execution_id for run in chosen if not run.known]
                 for run in chosen:
-                    run.mail = False
+                    run.mail, run.loading = False, True
                 try:
                     found = await load(self.decider.db, cold, [run.execution_id for run in chosen])
                     tries = 0
@@ -153,7 +153,8 @@ class Loader:
                     await asyncio.sleep(backoff.delay(tries))
                     continue
                 for run in chosen:
-                    run.loading = False
+                    # Woken meanwhile, it waits again already: mail is on its way that must not be overtaken.
+                    run.loading = run.execution_id in self.waiting
                     if self.decider.runs.get(run.execution_id) is not run:
                         continue
                     if run.busy or run.decision != marks[run.execution_id]:

@@ -288,3 +288,18 @@ async def test_answers_need_a_worker(caller):
         await handle.update("x", update_id="u", timeout=0.1)
     with pytest.raises(errors.NoAnswer, match="stored"):
         await handle.terminate(timeout=0.1)
+
+
+async def test_the_short_way_does_not_overtake_the_mailbox(client, worker):
+    """What one caller sends one after another arrives in that order, whichever way each message takes."""
+
+    async def one(n: int) -> None:
+        for item in ("a", "b"):  # through the mailbox: these are transactions of their own
+            await client.signal_with_start(Basket, id=f"w{n}", signal=Basket.put, signal_args=(item,))
+        swapped = await client.update_with_start(Basket, id=f"w{n}", update=Basket.swap, update_args=("b", "c"))
+        assert swapped == ["a", "c"], n
+
+    async with worker(Basket) as running:
+        for start in range(0, 600, 6):
+            await asyncio.gather(*(one(n) for n in range(start, start + 6)))
+            running.scanner.nudge()
