@@ -5,10 +5,12 @@
 with fence as materialized (
   select 1 from tenures where worker_id = :worker_id::uuid and connection = :connection::int2 and not fenced for share
 ), held as materialized (
-  -- One descent of the primary key per partition; a join with unnest would read all 512 rows for each of them.
-  select count(*) as n from partitions p
-  where p.pool = :pool and p.partition = any(:partitions::int2[]) and p.worker_id = :worker_id
-    and p.epoch = (:epochs::int8[])[array_position(:partitions::int2[], p.partition)]
+  -- One descent of the primary key per partition, whatever the planner knows: a join would read all 512 rows for each.
+  select count(*) as n from unnest(:partitions::int2[], :epochs::int8[]) as h(partition, epoch)
+  cross join lateral (
+    select from partitions p
+    where p.pool = :pool and p.partition = h.partition and p.epoch = h.epoch and p.worker_id = :worker_id offset 0
+  ) as found
 )
 
 -- section: ok
