@@ -281,7 +281,7 @@ def upsert_search_attributes(**attributes: Any) -> None:
     raw = json_args("upsert_search_attributes", (attributes,), SIGNAL_CAP)
     if b"\\u0000" in bytes(raw):
         raise PayloadError("upsert_search_attributes", "a NUL character cannot be searched for")
-    _instance("upsert_search_attributes").upsert_attributes(attributes, msgspec.Raw(bytes(raw)[1:-1]))
+    _instance("upsert_search_attributes").upsert_attributes(msgspec.Raw(bytes(raw)[1:-1]))
 
 
 class _Logger(logging.LoggerAdapter[logging.Logger]):

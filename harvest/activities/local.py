@@ -40,10 +40,6 @@ class LocalSteps:
         if task is not None:
             task.cancel()
 
-    def cancel_all(self) -> None:
-        for task in list(self.running.values()):
-            task.cancel()
-
     async def _run(self, step: Step, key: tuple[UUID, int]) -> None:
         try:
             arrival = await self._until_done(step)

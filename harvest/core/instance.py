@@ -70,7 +70,6 @@ class Instance:
         self.receivers: dict[str, deque[asyncio.Future[Any]]] = {}
         self.children: dict[int, ev.ChildStarted] = {}
         self.patches: dict[str, bool] = {}
-        self.attributes: dict[str, Any] = {}
         self.fault: Exception | None = None
         self.cancel_reason: str | None = None
         self.replaying = False
@@ -397,9 +396,8 @@ class Instance:
             known = self.patches[patch_id] = marker is not None
         return known
 
-    def upsert_attributes(self, attributes: dict[str, Any], encoded: msgspec.Raw) -> None:
+    def upsert_attributes(self, encoded: msgspec.Raw) -> None:
         self.check_writable("upsert search attributes")
-        self.attributes.update(attributes)
         self._commands.append(ev.AttributesUpserted(encoded))
 
     # --- reading and leaving ------------------------------------------------------------------------

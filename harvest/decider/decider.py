@@ -252,16 +252,8 @@ class Decider(Service):
         """
         if not self.owns(new.workflow_id) or new.workflow_id in self.open_ids or self.stopping.is_set():
             return None
-        info = RunInfo(
-            workflow_id=new.workflow_id,
-            execution_id=str(new.execution_id),
-            type=new.type,
-            queue=new.pool,
-            seed=new.seed,
-            input=msgspec.Raw(new.input.encode()),
-        )
         deadline = None if new.timeout is None else self.clock.now_us() + round(new.timeout * MICRO)
-        self.begin(new.execution_id, info, priority=new.priority, deadline_us=deadline)
+        self.begin(new.execution_id, new.info(), priority=new.priority, deadline_us=deadline)
         run = self.runs[new.execution_id]
         run.launch = new
         run.launch_ack = asyncio.get_running_loop().create_future()

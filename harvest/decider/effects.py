@@ -13,7 +13,7 @@ from harvest.core.program import RunInfo
 from harvest.decisions.answers import Answer, Undelivered
 from harvest.decisions.decide import ENDING, Draft, outcome_of
 from harvest.decisions.ports import Step
-from harvest.decisions.rows import child_arrival, child_message_id, external_key, id_taken, unfinished
+from harvest.decisions.rows import child_arrival, child_message_id, external_key, external_mail, id_taken, unfinished
 from harvest.decisions.run import Delivery, Parent, Run
 from harvest.errors import HubError
 from harvest.failure import Failure, encode_failure, failure_of
@@ -165,7 +165,7 @@ class Effects:
         if committed.unsure:
             self.decider.spawn(self.repost(draft.run, command))
             return
-        key = external_key(draft, command.seq)
+        key = external_key(draft.run.execution_id, command.seq)
         self.external_done(draft.run, command, key in committed.keys)
 
     def external_done(self, run: Run, command: ev.ExternalSignalSent | ev.ExternalCancelSent, found: bool) -> None:
@@ -174,17 +174,9 @@ class Effects:
 
     async def repost(self, run: Run, command: ev.ExternalSignalSent | ev.ExternalCancelSent) -> None:
         """Sends an external request whose outcome was lost with its owner; its key keeps it from acting twice."""
-        key = f"ext:{run.execution_id}:{command.seq}"
-        if isinstance(command, ev.ExternalSignalSent):
-            mail = messages.Mail(
-                UUID(int=run.execution_id.int ^ command.seq), command.workflow_id, "signal", command.name, key,
-                ev.encode_event(ev.SignalReceived(command.name, command.input, key)),
-            )  # fmt: skip
-        else:
-            mail = messages.Mail(
-                UUID(int=run.execution_id.int ^ command.seq), command.workflow_id, "cancel", None, key,
-                ev.encode_event(ev.CancelRequested(command.reason)),
-            )  # fmt: skip
+        kind, name, key, event = external_mail(run.execution_id, command)
+        message_id = UUID(int=run.execution_id.int ^ command.seq)
+        mail = messages.Mail(message_id, command.workflow_id, kind, name, key, event)
         db, tries = self.decider.db, 0
         while True:
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -14,6 +15,7 @@ from harvest.hub.commit import Batch
 from harvest.hub.executions import NewRun
 from harvest.ids import new_id, partition_of
 
+External = ev.ExternalSignalSent | ev.ExternalCancelSent
 GRACE = 5.0
 """Seconds after which a task of a live worker may be called overdue by somebody else."""
 
@@ -153,14 +155,8 @@ class Writer:
         event = ev.encode_event(ev.CancelRequested(f"parent {draft.run.workflow_id} gave up waiting"))
         batch.add("posts", (new_id(), command.workflow_id, "cancel", None, None, event))
 
-    def _external_signal(self, draft: Draft, command: ev.ExternalSignalSent, batch: Batch) -> None:
-        key = external_key(draft, command.seq)
-        event = ev.encode_event(ev.SignalReceived(command.name, command.input, key))
-        batch.add("posts", (new_id(), command.workflow_id, "signal", command.name, key, event))
-
-    def _external_cancel(self, draft: Draft, command: ev.ExternalCancelSent, batch: Batch) -> None:
-        event = ev.encode_event(ev.CancelRequested(command.reason))
-        batch.add("posts", (new_id(), command.workflow_id, "cancel", None, external_key(draft, command.seq), event))
+    def _external(self, draft: Draft, command: External, batch: Batch) -> None:
+        batch.add("posts", (new_id(), command.workflow_id, *external_mail(draft.run.execution_id, command)))
 
     def _update_done(self, draft: Draft, command: ev.UpdateCompleted, batch: Batch) -> None:
         if command.update_id not in draft.run.updates:
@@ -260,8 +256,16 @@ def id_taken(workflow_id: str) -> Failure:
     return Failure(f"workflow id {workflow_id!r} has an open run", "WorkflowAlreadyStarted")
 
 
-def external_key(draft: Draft, seq: int) -> str:
-    return f"ext:{draft.run.execution_id}:{seq}"
+def external_key(execution_id: UUID, seq: int) -> str:
+    return f"ext:{execution_id}:{seq}"
+
+
+def external_mail(execution_id: UUID, command: External) -> tuple[str, str | None, str, str]:
+    """(kind, name, key, event) of a request to another run; the key keeps it from acting twice."""
+    key = external_key(execution_id, command.seq)
+    if isinstance(command, ev.ExternalSignalSent):
+        return "signal", command.name, key, ev.encode_event(ev.SignalReceived(command.name, command.input, key))
+    return "cancel", None, key, ev.encode_event(ev.CancelRequested(command.reason))
 
 
 def child_message_id(draft: Draft) -> Any:
@@ -285,8 +289,8 @@ _ROWS: dict[type, Callable[[Writer, Draft, Any, Batch], None]] = {
     ev.ActivityScheduled: Writer._activity,
     ev.ChildStarted: Writer._child,
     ev.ChildCancelRequested: Writer._child_cancel,
-    ev.ExternalSignalSent: Writer._external_signal,
-    ev.ExternalCancelSent: Writer._external_cancel,
+    ev.ExternalSignalSent: Writer._external,
+    ev.ExternalCancelSent: Writer._external,
     ev.UpdateCompleted: Writer._update_done,
     ev.UpdateFailed: Writer._update_failed,
     ev.RunCompleted: Writer._close,

@@ -133,7 +133,3 @@ async def done(db: Runs, execution_ids: Sequence[UUID]) -> Sequence[Row]:
 
 async def done_runs(db: Database, pool: str) -> Sequence[Row]:
     return await db.fetch_once(_Q["done_runs"], pool=pool)
-
-
-async def in_flight(db: Runs, execution_id: UUID) -> Sequence[Row]:
-    return await db.fetch(_Q["in_flight"], execution_id=execution_id)

@@ -227,11 +227,6 @@ async def ping(db: Runs) -> None:
     await db.fetch(_NOTIFY["ping"])
 
 
-async def hub_now_us(db: Runs) -> int:
-    """The hub's time in microseconds since the epoch."""
-    return cast(int, (await db.fetch(_NOTIFY["hub_now"]))[0]["int8"])
-
-
 async def notify(db: Runs, pairs: list[tuple[str, str]]) -> None:
     """Sends `(channel, payload)` pairs. Never part of a transaction that appends history."""
     await db.fetch(_NOTIFY["notify"], channels=[c for c, _ in pairs], payloads=[p for _, p in pairs])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import msgspec
 
+from harvest.core.program import RunInfo
 from harvest.hub.database import Row, Runs
 from harvest.hub.queries import queries
 
@@ -33,6 +33,17 @@ class NewRun(msgspec.Struct, gc=False):
     delay: float = 0.0
     memo: str | None = None
     attributes: str | None = None
+
+    def info(self) -> RunInfo:
+        """What the run will know of itself."""
+        return RunInfo(
+            workflow_id=self.workflow_id,
+            execution_id=str(self.execution_id),
+            type=self.type,
+            queue=self.pool,
+            seed=self.seed,
+            input=msgspec.Raw(self.input.encode()),
+        )
 
 
 async def start(db: Runs, runs: Sequence[NewRun]) -> set[UUID]:
@@ -111,8 +122,3 @@ async def counts(db: Runs, type: str | None = None) -> dict[str, int]:
 
 async def open_runs(db: Runs, pool: str | None, size: int) -> Sequence[Row]:
     return await db.fetch(_Q["open_runs"], pool=pool, size=size)
-
-
-async def successor(db: Runs, execution_id: UUID) -> UUID | None:
-    rows: Sequence[Any] = await db.fetch(_Q["successor"], execution_id=execution_id)
-    return rows[0]["continued_to"] if rows else None

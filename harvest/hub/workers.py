@@ -36,10 +36,6 @@ async def renew(db: Runs, worker_id: UUID, *, ttl: float, figures: str | None) -
     return rows[0]["now_us"] if rows else None
 
 
-async def set_state(db: Runs, worker_id: UUID, state: str) -> None:
-    await db.fetch(_Q["set_state"], worker_id=worker_id, state=state)
-
-
 async def others(db: Runs, worker_id: UUID, pool: str) -> Sequence[Row]:
     """worker_id, state, lapsed, locked of all other workers of the pool that may hold something."""
     return await db.fetch(_Q["others"], worker_id=worker_id, pool=pool)

@@ -7,6 +7,7 @@ after the commit that ingested it; otherwise it is acknowledged once its row is 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -32,14 +33,26 @@ async def deliver(site: Site, workflow_id: str, kind: str, name: str | None, arr
     return await post(site, workflow_id, kind, name, arrival, key)
 
 
-async def _directly(site: Site, workflow_id: str, arrival: Arrival) -> UUID | None:
+def offer(site: Site, workflow_id: str, arrival: Arrival) -> tuple[UUID, asyncio.Future[Any]] | None:
+    """Hands an arrival to an owner in this process: the run that has it, and what resolves with its answer.
+
+    None where no owner here may take it directly.
+    """
     owner = site.owner_of(workflow_id)
     execution_id = None if owner is None else owner.holds(workflow_id)
     if owner is None or execution_id is None:
         return None
-    ack: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ack: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     if not owner.offer(execution_id, partition_of(workflow_id), Delivery(arrival, ack=ack)):
         return None
+    return execution_id, ack
+
+
+async def _directly(site: Site, workflow_id: str, arrival: Arrival) -> UUID | None:
+    offered = offer(site, workflow_id, arrival)
+    if offered is None:
+        return None
+    execution_id, ack = offered
     try:
         await ack
     except Undelivered:

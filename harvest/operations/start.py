@@ -8,7 +8,6 @@ from uuid import UUID
 import msgspec
 
 from harvest.core.events import SignalReceived, encode_event
-from harvest.core.program import RunInfo
 from harvest.decisions.answers import Undelivered
 from harvest.errors import ConfigError, PayloadError, WorkflowAlreadyStarted, WorkflowNotFound
 from harvest.hub import executions, messages
@@ -136,15 +135,7 @@ def _announce(site: Site, run: NewRun, *, mail: bool) -> None:
     if run.timeout is not None:
         owner.wake(run.execution_id, partition_of(run.workflow_id))  # its deadline is the hub's to tell
         return
-    info = RunInfo(
-        workflow_id=run.workflow_id,
-        execution_id=str(run.execution_id),
-        type=run.type,
-        queue=run.pool,
-        seed=run.seed,
-        input=msgspec.Raw(run.input.encode()),
-    )
-    owner.begin(run.execution_id, info, priority=run.priority, mail=mail)
+    owner.begin(run.execution_id, run.info(), priority=run.priority, mail=mail)
 
 
 async def start_inside(site: Site, session: Session, run: NewRun, conflict: str) -> Started:

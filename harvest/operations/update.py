@@ -9,14 +9,13 @@ import msgspec
 
 from harvest.core.events import UpdateAdmitted, UpdateCompleted, UpdateFailed, encode_event
 from harvest.decisions.answers import Answer, Undelivered
-from harvest.decisions.run import Delivery
 from harvest.errors import NoAnswer, WorkflowNotFound
 from harvest.failure import Failure
 from harvest.hub import history, messages
 from harvest.hub.messages import Mail
-from harvest.ids import new_id, partition_of
+from harvest.ids import new_id
 from harvest.operations.follow import LOOK_EVERY
-from harvest.operations.message import put
+from harvest.operations.message import offer, put
 from harvest.operations.site import Site
 from harvest.wakes.topics import REPLY
 
@@ -58,16 +57,13 @@ async def _directly(
     site: Site, workflow_id: str, name: str, input: msgspec.Raw, update_id: str, patience: float
 ) -> msgspec.Raw | None:
     """Through an owner in this process; None when the mailbox has to take it."""
-    owner = site.owner_of(workflow_id)
-    execution_id = None if owner is None else owner.holds(workflow_id)
-    if owner is None or execution_id is None:
+    offered = offer(site, workflow_id, UpdateAdmitted(update_id, name, input))
+    if offered is None:
         return None
-    ack: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
-    arrival = UpdateAdmitted(update_id, name, input)
-    if not owner.offer(execution_id, partition_of(workflow_id), Delivery(arrival, ack=ack)):
-        return None
+    execution_id, ack = offered
     try:
-        return await asyncio.wait_for(ack, patience)
+        answer: msgspec.Raw = await asyncio.wait_for(ack, patience)
+        return answer
     except TimeoutError:
         raise NoAnswer(f"update {name!r} of {workflow_id!r} was not answered within {patience:g} s") from None
     except Undelivered:

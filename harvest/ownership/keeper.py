@@ -53,7 +53,6 @@ class Keeper(Periodic):
         self._epochs: dict[int, int] = {}
         self.on_acquired: list[Callable[[list[int]], None]] = []
         self.on_registered: list[Callable[[UUID], None]] = []
-        self.owning = asyncio.Event()
         self._registering = asyncio.Lock()
 
     @property
@@ -79,7 +78,6 @@ class Keeper(Periodic):
         self.worker_id = new_id()
         self.lock_key = self.worker_id.int & 0x7FFF_FFFF_FFFF_FFFF
         self._epochs = {}
-        self.owning.clear()
         sent_at = self.clock.monotonic()
         await self._lock()
         await partitions.ensure(self.db, self.pool)
@@ -141,7 +139,6 @@ class Keeper(Periodic):
             log.info("acquired %d partitions of pool %r", len(new), self.pool)
             for callback in self.on_acquired:
                 callback(new)
-            self.owning.set()
         return new
 
     async def _dead(self) -> list[UUID]:

@@ -26,9 +26,6 @@ class Router:
 
         return leave
 
-    def topics(self) -> list[str]:
-        return [topic for topic, subscribers in self._subscribers.items() if subscribers]
-
     def dispatch(self, topic: str, payload: Any) -> None:
         for callback in list(self._subscribers.get(topic, ())):
             callback(payload)
@@ -45,10 +42,6 @@ class Router:
             waiting.discard(future)
             if not waiting:
                 del self._waiters[topic, key]
-
-    def waiting(self, topic: str) -> list[str]:
-        """Keys somebody waits for."""
-        return [key for found, key in self._waiters if found == topic]
 
     def wake(self, topic: str, key: str, value: Any = None) -> bool:
         """Resolves the waiters of a key; True when there were any."""

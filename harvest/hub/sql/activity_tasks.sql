@@ -92,6 +92,3 @@ where execution_id = any(:execution_ids::uuid[]) and state = 'done' order by exe
 
 -- name: done_runs
 select distinct execution_id, partition from activity_tasks where pool = :pool and state = 'done'
-
--- name: in_flight
-select seq, name, queue, state, attempt, failure from activity_tasks where execution_id = :execution_id::uuid order by seq

@@ -78,6 +78,3 @@ where (:type::text is null or type = :type) group by state order by state
 -- name: open_runs
 select execution_id, workflow_id, type from executions
 where closed_at is null and (:pool::text is null or pool = :pool) order by created_at limit :size::int
-
--- name: successor
-select continued_to from executions where execution_id = :execution_id::uuid

@@ -5,9 +5,6 @@ select set_config('synchronous_commit', 'off', true), pg_notify(channel, payload
 -- name: ping
 select 1
 
--- name: hub_now
-select (extract(epoch from hub_now()) * 1000000)::int8
-
 -- name: set_path
 select set_config('search_path', :path, true)
 

@@ -14,9 +14,6 @@ update workers set heartbeat_at = hub_now(), lease_until = hub_now() + :ttl::flo
 where worker_id = :worker_id::uuid and state in ('active', 'draining')
 returning (extract(epoch from hub_now()) * 1000000)::int8 as now_us
 
--- name: set_state
-update workers set state = :state where worker_id = :worker_id::uuid
-
 -- name: others
 -- Workers of the pool that may still hold something. `locked`: a session holds the worker's advisory lock.
 select worker_id, state, lease_until < hub_now() as lapsed,
