@@ -27,6 +27,29 @@ class SystemClock:
         return time.monotonic()
 
 
+class HubClock:
+    """The hub's time on this machine's monotonic clock, so that a wall clock that is wrong or jumps fires no timer
+    early or late. `observe` takes each answer of the hub that carries its time."""
+
+    def __init__(self, base: Clock) -> None:
+        self._base = base
+        self._offset = base.now_us() - round(base.monotonic() * MICRO)
+        self._trip = float("inf")
+
+    def now_us(self) -> int:
+        return int(self._base.monotonic() * MICRO) + self._offset
+
+    def monotonic(self) -> float:
+        return self._base.monotonic()
+
+    def observe(self, hub_us: int, sent_at: float, received_at: float) -> None:
+        """The hub said `hub_us` between two moments of the monotonic clock. Slow answers tell less, and are left out."""
+        trip = received_at - sent_at
+        if trip <= 2 * self._trip + 0.001:
+            self._offset = hub_us - round((sent_at + received_at) / 2 * MICRO)
+        self._trip = min(trip, self._trip * 1.1)
+
+
 def to_us(span: timedelta | float | int) -> int:
     """Microseconds of a timedelta, or of a number of seconds."""
     if isinstance(span, timedelta):

@@ -23,12 +23,18 @@ class HubSettings(BaseSettings):
 class WorkerConfig(BaseSettings):
     """How a worker works. Every field is also an environment variable, `HARVEST_<FIELD>`.
 
-    Durations are timedeltas (or seconds). `resident_workflows` False replays every decision cold.
+    Durations are timedeltas (or seconds). `resident_workflows` False replays every decision cold. With `owner_mode` False a
+    worker owns nothing and stops nobody from it, but the hub cannot be switched to owner mode while it runs workflows.
+    `sticky_timeout` is how long a suspended run is kept for the worker that has it in memory (sticky mode); zero turns off
+    pins, residents and the warm cache. `max_workflow_slots` bounds the runs claimed at once; zero takes no workflows at all.
     """
 
     model_config = SettingsConfigDict(env_prefix="HARVEST_", extra="forbid", frozen=True)
 
     build_id: str = Field("default", min_length=1, max_length=200)
+    owner_mode: bool = True
+    sticky_timeout: timedelta = Field(timedelta(seconds=5), ge=timedelta(0), le=timedelta(hours=1))
+    max_workflow_slots: int = Field(1000, ge=0, le=100_000)
     resident_workflows: bool = True
     workflow_cache_size: int = Field(1000, ge=0, le=10_000_000)
     workflow_cache_bytes: int = Field(256 * 1024 * 1024, ge=0)
@@ -36,9 +42,9 @@ class WorkerConfig(BaseSettings):
     activity_threads: int = Field(16, ge=1, le=1_000)
     commit_lanes: int = Field(2, ge=1, le=16)
     max_batch: int = Field(256, ge=1, le=10_000)
-    scan_interval: timedelta = timedelta(seconds=1)
-    lease_ttl: timedelta = timedelta(seconds=10)
-    drain_timeout: timedelta = timedelta(seconds=10)
+    scan_interval: timedelta = Field(timedelta(seconds=1), ge=timedelta(milliseconds=10), le=timedelta(seconds=60))
+    lease_ttl: timedelta = Field(timedelta(seconds=10), ge=timedelta(seconds=1), le=timedelta(hours=1))
+    drain_timeout: timedelta = Field(timedelta(seconds=10), ge=timedelta(0))
 
     def __init__(self, **values: Any) -> None:
         try:

@@ -25,6 +25,23 @@ def check_name(what: str, value: object, cap: int = NAME_CAP) -> str:
     return value
 
 
+def check_queue(what: str, value: object) -> str:
+    """The name of a task queue: `@` is kept for the pools of pinned builds."""
+    name = check_name(what, value)
+    if "@" in name:
+        raise PayloadError(what, f"must not contain '@', got {name!r}", hint="pin a run to a build with build_id=")
+    return name
+
+
+def pool_of(queue: str, build_id: str | None) -> str:
+    """The pool of a run: its queue, or for a pinned one its queue and build."""
+    return queue if build_id is None else f"{queue}@{build_id}"
+
+
+def queue_of(pool: str) -> str:
+    return pool.partition("@")[0]
+
+
 def check_priority(what: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -1000 <= value <= 1000:
         raise PayloadError(what, f"must be a whole number from -1000 to 1000, got {value!r}")

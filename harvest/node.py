@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import signal
 import sys
@@ -13,8 +14,10 @@ from uuid import UUID
 
 from harvest.activities.sweeper import Sweeper
 from harvest.activities.worker import ActivityWorker
+from harvest.claims.claimer import Claimer
+from harvest.claims.claims import Claims
 from harvest.client.client import Client
-from harvest.clock import Clock, SystemClock
+from harvest.clock import Clock, HubClock, SystemClock
 from harvest.config import WorkerConfig, seconds
 from harvest.core.events import Arrival
 from harvest.decider.decider import Decider, DeciderOptions
@@ -24,13 +27,68 @@ from harvest.decisions.run import Delivery
 from harvest.definitions.registry import Registry
 from harvest.errors import ConfigError, HarvestError
 from harvest.hub.database import Session
+from harvest.ids import check_queue, pool_of
 from harvest.operations.query import Answerer
-from harvest.ownership.keeper import Keeper
+from harvest.ownership.keeper import Identity, Keeper
 from harvest.ownership.term import Term
 from harvest.service import Service
-from harvest.wakes.topics import ASK, DECIDE, QUEUE
+from harvest.wakes.topics import ASK, DECIDE, OWNERS, QUEUE
 
 log = logging.getLogger("harvest.worker")
+DEFAULT_BUILD = "default"
+FINISH_LOCAL = 0.2
+"""Seconds that local steps get to finish before a stopping worker hands its runs over."""
+
+
+class Unit:
+    """What a worker runs for one pool: one decider, and the two ways of feeding it. The mode says which one is on."""
+
+    def __init__(self, worker: Worker, pool: str, number: int) -> None:
+        config, site, keeper = worker.config, worker.client.site, worker.keeper
+        window = seconds(config.sticky_timeout)
+        resident = config.resident_workflows and window > 0
+        interval = seconds(config.scan_interval)
+        self.pool, self.keeper, self.share = pool, keeper, keeper.shares[pool]
+        self.claims = Claims(lambda: keeper.worker_id, keeper.distrusted, keeper.fenced)
+        self.decider = Decider(
+            worker.client.db,
+            worker.registry,
+            pool,
+            holdings=self.share,
+            hands=worker.activities,
+            router=site.router,
+            notifier=site.notifier,
+            clock=worker.clock,
+            options=DeciderOptions(
+                lanes=config.commit_lanes,
+                first_lane=number * config.commit_lanes,
+                batch=config.max_batch,
+                resident_entries=config.workflow_cache_size if resident else 0,
+                resident_bytes=config.workflow_cache_bytes,
+            ),
+            driving=keeper.driving,
+        )
+        self.scanner = Scanner(self.decider, self.share, interval=interval)
+        slots = config.max_workflow_slots if worker.registry.workflows else 0
+        self.claimer = Claimer(self.decider, self.claims, slots=slots, window=window if resident else None, interval=interval)
+        self.decider.on_timer = self.claimer.kick
+        self.share.busy = self.decider.busy_partitions
+        self.share.on_leaving = self.decider.leave
+        self.share.on_acquired = self._acquired
+
+    def _acquired(self, partitions: list[int]) -> None:
+        self.decider.leave(partitions)  # whatever is left of an earlier tenure is out of date
+        self.scanner.acquired(partitions)
+
+    async def enter(self, mode: str, worker_id: UUID) -> None:
+        """Takes work in this mode from now on; nothing that was taken in the other way is kept."""
+        self.claimer.stop_claiming()
+        if mode == "sticky":
+            self.decider.take_up(self.claims, worker_id)
+            if self.claimer.slots and not self.keeper.draining:
+                await self.claimer.start_claiming()
+        else:
+            self.decider.take_up(self.share, worker_id)
 
 
 class Worker(Service):
@@ -52,28 +110,41 @@ class Worker(Service):
         super().__init__()
         if not isinstance(queue, str) or not queue:
             raise ConfigError("queue", f"a queue is a non-empty name, got {queue!r}")
+        check_queue("queue", queue)
         self.client, self.queue = client, queue
         self.config = config or WorkerConfig()
         self.registry = Registry(definitions, where=f"the worker of queue {queue!r}")
         if not self.registry.workflows and not self.registry.activities:
             raise ConfigError("definitions", "a worker needs at least one workflow or activity")
+        self.clock = clock or HubClock(SystemClock())
         self._handle_signals = True
-        self._build(clock or SystemClock())
+        self._build()
 
-    def _build(self, clock: Clock) -> None:
+    def _build(self) -> None:
         config, site, db = self.config, self.client.site, self.client.db
+        pools = [self.queue]
+        if config.build_id != DEFAULT_BUILD and self.registry.workflows:
+            pools.append(pool_of(self.queue, config.build_id))
+        interval = seconds(config.scan_interval)
         self.keeper = Keeper(
             db,
-            self.queue,
-            build_id=build_id(config.build_id),
-            definitions=self.registry.names(),
-            lanes=config.commit_lanes,
-            session=lambda: site.listener.session,
-            wake_queue=site.notifier.queue,
-            clock=clock,
+            Identity(
+                self.queue,
+                pools,
+                build_id(config.build_id),
+                self.registry.names(),
+                config.commit_lanes * len(pools),
+                can_own=bool(self.registry.workflows) and config.owner_mode and config.max_workflow_slots > 0,
+                cache_capacity=config.workflow_cache_size
+                if config.resident_workflows and seconds(config.sticky_timeout) > 0
+                else 0,
+            ),
+            router=site.router,
+            notifier=site.notifier,
+            clock=self.clock,
             term=Term(seconds(config.lease_ttl)),
-            owns_nothing=not self.registry.workflows,
-            interval=min(1.0, seconds(config.scan_interval)),
+            figures=self._figures,
+            interval=min(1.0, interval),
         )
         self.activities = ActivityWorker(
             db,
@@ -87,36 +158,24 @@ class Worker(Service):
             wake=self._wake,
             router=site.router,
             notifier=site.notifier,
-            clock=clock,
-            poll=seconds(config.scan_interval),
+            clock=self.clock,
+            poll=interval,
         )
-        self.decider = Decider(
-            db,
-            self.registry,
-            self.queue,
-            holdings=self.keeper,
-            hands=self.activities,
-            router=site.router,
-            notifier=site.notifier,
-            clock=clock,
-            options=DeciderOptions(
-                lanes=config.commit_lanes,
-                batch=config.max_batch,
-                resident_entries=config.workflow_cache_size if config.resident_workflows else 0,
-                resident_bytes=config.workflow_cache_bytes,
-            ),
-        )
-        self.scanner = Scanner(self.decider, interval=seconds(config.scan_interval))
-        self.sweeper = Sweeper(db, self._wake, self._wake_queue, interval=seconds(config.scan_interval))
+        self.units = {pool: Unit(self, pool, number) for number, pool in enumerate(pools)}
+        self.decider = self.units[self.queue].decider
+        self.scanner = self.units[self.queue].scanner
+        self.sweeper = Sweeper(db, self._wake, self._wake_queue, interval=interval)
 
     # --- what the services need of each other -------------------------------------------------------
 
     def _deliver(self, step: Step, arrival: Arrival) -> bool:
-        return self.decider.offer(step.execution_id, step.partition, Delivery(arrival))
+        unit = self.units.get(step.pool)
+        return unit is not None and unit.decider.offer(step.execution_id, step.partition, Delivery(arrival))
 
     def _wake(self, execution_id: UUID, partition: int, pool: str) -> None:
-        if pool == self.queue and partition in self.keeper.epochs:
-            self.decider.wake(execution_id, partition)
+        unit = self.units.get(pool)
+        if unit is not None and unit.decider.holdings.covers(execution_id, partition):
+            unit.decider.wake(execution_id, partition)
         else:
             self.client.site.notifier.decide(pool, execution_id, partition)
 
@@ -126,14 +185,37 @@ class Worker(Service):
 
     def _registered(self, worker_id: UUID) -> None:
         """A new tenure: nothing of the old one is kept."""
-        self.decider.drop_all()
-        for lane in self.decider.lanes:
-            lane.worker_id = worker_id
+        for unit in self.units.values():
+            unit.claims.held.clear()
+            unit.decider.take_up(unit.decider.holdings, worker_id)
+
+    async def _in_mode(self, mode: str) -> None:
+        self.client.site.in_mode(mode)
+        for unit in self.units.values():
+            await unit.enter(mode, self.keeper.worker_id)
 
     async def _reconnected(self, session: Session) -> None:
-        await self.keeper.reconnected(session)
-        self.scanner.nudge()  # wakes were lost meanwhile
+        self.keeper.nudge()  # wakes were lost meanwhile
+        for unit in self.units.values():
+            unit.scanner.nudge()
+            unit.claimer.kick()
         self.activities.kick(self.queue)
+
+    def _figures(self) -> str:
+        """The cache as the heartbeat reports it (W-1). Called on the lease thread: reads numbers only."""
+        units = list(self.units.values())
+        return json.dumps(
+            {
+                "size": sum(len(u.decider.residents) for u in units),
+                "bytes": sum(u.decider.residents.bytes for u in units),
+                "hit_count": sum(u.decider.residents.hits for u in units),
+                "miss_count": sum(u.decider.residents.misses for u in units),
+                "forced_cold_replay_count": sum(u.decider.residents.forced for u in units),
+                "eviction_count": sum(u.decider.residents.evictions for u in units),
+                "claimed": sum(len(u.claims.held) for u in units),
+                "blocked_by": self.keeper.lease.blocked_by if self.keeper.lease is not None else "",
+            }
+        )
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -141,30 +223,34 @@ class Worker(Service):
         site = self.client.site
         if site.listener.session is None:
             raise HarvestError("the client is not open", hint="async with harvest.connect(...) as client: ...")
-        await site.listener.add([DECIDE, QUEUE, ASK])
+        await site.listener.add([DECIDE, QUEUE, ASK, OWNERS])
         site.listener.on_connect.append(self._reconnected)
         self._services: list[Service] = []
-        await self._enter(self.keeper)
         self.keeper.on_registered.append(self._registered)
-        await self._enter(self.decider)
+        self.keeper.on_mode.append(self._in_mode)
+        await self._enter(self.keeper)
+        for unit in self.units.values():
+            await self._enter(unit.decider)
         await self._enter(self.activities)
-        await self._enter(self.scanner)
+        for unit in self.units.values():
+            await self._enter(unit.scanner)
+            await self._enter(unit.claimer)
         await self._enter(self.sweeper)
-        self.answerer = Answerer(site, self.decider)
-        site.owners.append(self.decider)
-        self.keeper.on_acquired.append(self.scanner.acquired)
-        if self.keeper.epochs:  # acquired before there was a decider
-            self.scanner.acquired(list(self.keeper.epochs))
+        self.answerers = [Answerer(site, unit.decider, unit.claimer.take_one) for unit in self.units.values()]
+        site.owners.extend(unit.decider for unit in self.units.values())
         tune_gc()
-        if self.registry.workflows and not self.keeper.epochs:
-            log.warning("another worker owns queue %r: this one stands by for its workflows, and runs activities", self.queue)
+        self._say_hello()
+
+    def _say_hello(self) -> None:
+        keeper = self.keeper
         log.info(
-            "worker %s serves queue %r: %d workflows, %d activities, %d partitions",
-            self.keeper.worker_id,
+            "worker %s serves queue %r in %s mode: %d workflows, %d activities, %d partitions",
+            keeper.worker_id,
             self.queue,
+            keeper.mode,
             len(self.registry.workflows),
             len(self.registry.activities),
-            len(self.keeper.epochs),
+            keeper.partitions,
         )
 
     async def _enter(self, service: Service) -> None:
@@ -182,15 +268,28 @@ class Worker(Service):
                 raise main.exception() or RuntimeError()
 
     async def _close(self) -> None:
-        """Activities first (their results still want a decider), then decisions, then what is owned."""
-        site = self.client.site
-        if self.decider in site.owners:
-            site.owners.remove(self.decider)
-            self.answerer.leave()
+        """Runs go to the peers at once; activities that are under way may finish here, and their results are theirs."""
+        site, units = self.client.site, list(self.units.values())
+        site.owners = [owner for owner in site.owners if owner not in [unit.decider for unit in units]]
+        for answerer in getattr(self, "answerers", []):
+            answerer.leave()
         if self._reconnected in site.listener.on_connect:
             site.listener.on_connect.remove(self._reconnected)
         opened = getattr(self, "_services", [])
-        for service in (self.scanner, self.sweeper, self.activities, self.decider, self.keeper):
+        self.activities.stop_claiming()
+        await self._stop([*(u.scanner for u in units), *(u.claimer for u in units)], opened)
+        if self.activities in opened:
+            await self.activities.finish_local(FINISH_LOCAL)
+        await self._stop([unit.decider for unit in units], opened)
+        if self.keeper in opened and not self.keeper.stopping.is_set():
+            try:
+                await self.keeper.hand_over()
+            except Exception as exc:
+                log.error("could not hand over, peers will wait for the lease: %s", exc)
+        await self._stop([self.activities, self.sweeper, self.keeper], opened)
+
+    async def _stop(self, services: list[Service], opened: list[Service]) -> None:
+        for service in services:
             if service in opened:
                 try:
                     await service.stop()
@@ -215,14 +314,18 @@ class Worker(Service):
 
     def effective_config(self) -> dict[str, Any]:
         """What is really on, for people and for `harvest doctor`."""
+        keeper = self.keeper
         return {
             "queue": self.queue,
-            "build_id": self.keeper.build_id,
-            "worker_id": str(self.keeper.worker_id),
-            "owner_mode": bool(self.registry.workflows),
-            "partitions": len(self.keeper.epochs),
+            "pools": keeper.me.pools,
+            "worker_id": str(keeper.worker_id),
+            **keeper.report(),
             **self.registry.names(),
             **self.config.model_dump(mode="json"),
+            "build_id": keeper.me.build_id,
+            "owner_mode": keeper.me.can_own,
+            "sticky_cache_enabled": keeper.me.cache_capacity > 0,
+            "resident_workflows": self.decider.residents.entries > 0,
         }
 
 

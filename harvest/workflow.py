@@ -35,7 +35,7 @@ from harvest.definitions.options import Span, activity_options, seconds
 from harvest.definitions.registry import definition_of
 from harvest.definitions.workflow import DEFINITION, MARK, WorkflowDefinition, json_args
 from harvest.errors import DefinitionError, HarvestError, PayloadError, WorkflowMisuse
-from harvest.ids import WORKFLOW_ID_CAP, check_name, check_priority
+from harvest.ids import WORKFLOW_ID_CAP, check_name, check_priority, check_queue
 from harvest.payload.caps import INPUT_CAP, RESULT_CAP, SIGNAL_CAP
 from harvest.payload.convert import Converter
 
@@ -456,7 +456,7 @@ def _start_child(
     if id is not None:
         check_name("id", id, WORKFLOW_ID_CAP)
     if queue is not None:
-        check_name("queue", queue)
+        check_queue("queue", queue)
     seconds("timeout", timeout)
     definition = definition_of(workflow)
     if isinstance(definition, WorkflowDefinition):

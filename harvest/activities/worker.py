@@ -192,6 +192,7 @@ class ActivityWorker(Service):
     def _held(self, row: Row) -> Held:
         options = ev.DEFAULT_OPTIONS if row["options"] is None else msgspec.json.decode(row["options"], type=ev.ActivityOptions)
         step = Step(
+            row["pool"],
             row["execution_id"],
             row["workflow_id"],
             row["partition"],
@@ -206,6 +207,11 @@ class ActivityWorker(Service):
     def stop_claiming(self) -> None:
         self.stopping.set()
         self._kicked.set()
+
+    async def finish_local(self, patience: float) -> None:
+        """Gives the local steps that run now a moment to end: a new owner would run them again."""
+        if self.local.running:
+            await asyncio.wait(set(self.local.running.values()), timeout=patience)
 
     async def stop(self) -> None:
         self.stop_claiming()

@@ -17,9 +17,9 @@ from harvest.definitions.registry import definition_of
 from harvest.definitions.workflow import WorkflowDefinition
 from harvest.errors import ConfigError, PayloadError
 from harvest.hub import executions, workers
-from harvest.hub.database import Database
+from harvest.hub.database import Database, Session
 from harvest.hub.migrate import check_version
-from harvest.ids import check_name
+from harvest.ids import check_name, pool_of
 from harvest.operations import start as starting
 from harvest.operations.site import Site, as_json
 from harvest.workflow import WorkflowFunction
@@ -56,12 +56,13 @@ class StartOptions(TypedDict, total=False):
 
     `conflict` says what happens when the id has an open run: fail (the default), use_existing or
     terminate_existing; `reuse` when it only has closed ones: allow_duplicate (the default), allow_failed or
-    reject_duplicate. Lower `priority` goes first. `timeout` ends the run as TIMED_OUT, `delay` puts off its
-    first decision (timedeltas or seconds). With `connection` (asyncpg, in a transaction) the run exists if and
-    when that transaction commits.
+    reject_duplicate. `build_id` pins the run, its children and its continuations to workers of that build. Lower
+    `priority` goes first. `timeout` ends the run as TIMED_OUT, `delay` puts off its first decision (timedeltas or
+    seconds). With `connection` (asyncpg, in a transaction) the run exists if and when that transaction commits.
     """
 
     queue: str
+    build_id: str | None
     conflict: str
     reuse: str
     priority: int
@@ -83,11 +84,16 @@ class Client:
         await self.db.open()
         try:
             await check_version(self.db)
+            await self.site.learn_mode()
+            self.site.listener.on_connect.append(self._reconnected)
             await self.site.listener.__aenter__()
         except BaseException:
             await self.db.close()
             raise
         return self
+
+    async def _reconnected(self, _: Session) -> None:
+        await self.site.learn_mode()
 
     async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         await self.site.notifier.flush()
@@ -138,11 +144,14 @@ class Client:
         memo, attributes = options.get("memo"), options.get("search_attributes")
         if attributes is not None and not isinstance(attributes, dict):
             raise PayloadError("search_attributes", f"must be a dict, got {attributes!r}")
-        await self.site.check_type(queue, type_)
+        build_id = options.get("build_id")
+        if build_id is not None:
+            check_name("build_id", build_id)
+        await self.site.check_type(pool_of(queue, build_id), type_)
         run = starting.new_run(
             id,
             type_,
-            queue,
+            pool_of(queue, options.get("build_id")),
             raw,
             reuse=reuse,
             priority=options.get("priority", 0),

@@ -49,12 +49,14 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """One run in full. `error` tells why its last decision failed; `activities` are those in flight."""
+    """One run in full. `build_id` is the build it is pinned to; `error` tells why its last decision failed; `activities` are
+    those in flight."""
 
     workflow_id: str
     execution_id: UUID
     type: str
     queue: str
+    build_id: str | None
     partition: int
     state: str
     created_at: datetime
@@ -250,6 +252,7 @@ def description_of(row: Row) -> Description:
     fields["activities"] = _json(fields["activities"]) or []
     fields["strikes"] = fields["strikes"] or 0
     fields.pop("task_state")
+    fields["build_id"] = fields.pop("pool").partition("@")[2] or None
     return Description(**fields)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -12,7 +13,6 @@ from uuid import UUID
 
 import msgspec
 
-from harvest.backoff import Backoff
 from harvest.clock import MICRO, Clock
 from harvest.core.events import (
     ActivityScheduled,
@@ -28,44 +28,48 @@ from harvest.decider.effects import Effects, refuse, resolve
 from harvest.decider.inbox import Inbox
 from harvest.decider.lanes import Lane
 from harvest.decider.loader import Loader, answer, ending, refuse_questions
+from harvest.decider.strikes import Strikes
 from harvest.decider.timers import Timers
 from harvest.decisions.answers import Undelivered
 from harvest.decisions.decide import ENDING, Draft, decide
 from harvest.decisions.ports import Hands, Holdings
 from harvest.decisions.residents import Residents
 from harvest.decisions.rows import Writer
-from harvest.decisions.run import Delivery, Parent, Question, Run
+from harvest.decisions.run import Claim, Delivery, Parent, Question, Run
 from harvest.definitions.registry import Registry
-from harvest.errors import Fenced, HubUnreachable, QueryFailed
-from harvest.failure import encode_failure, failure_of
+from harvest.errors import Fenced, HubUnreachable
 from harvest.hub import workflow_tasks
-from harvest.hub.commit import Committed
+from harvest.hub.commit import Batch, Committed
 from harvest.hub.database import Database
 from harvest.hub.executions import NewRun
 from harvest.ids import partition_of
+from harvest.ownership.watchdog import Driving, LoopStuck
 from harvest.service import Service
 from harvest.wakes.notifier import Notifier
 from harvest.wakes.router import Router
 
 log = logging.getLogger("harvest.decider")
 
-STRIKES = 3
 DRIVE_SLICE = 0.02
 MIN_SHARE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class DeciderOptions:
-    """`lanes` commit connections; at most `batch` decisions in one statement."""
+    """`lanes` commit connections, numbered from `first_lane`; at most `batch` decisions in one statement."""
 
     lanes: int = 2
+    first_lane: int = 0
     batch: int = 256
     resident_entries: int = 1000
     resident_bytes: int = 256 * 1024 * 1024
 
 
 class Decider(Service):
-    """`offer`, `wake`, `begin` and `ask` are how the rest of the worker brings it something."""
+    """`offer`, `wake`, `begin`, `claimed` and `ask` are how the rest of the worker brings it something.
+
+    `holdings` says what it may decide. `on_timer()` is called when a run that is in memory, and not claimed, has a timer due.
+    """
 
     def __init__(
         self,
@@ -79,11 +83,13 @@ class Decider(Service):
         notifier: Notifier,
         clock: Clock,
         options: DeciderOptions,
+        driving: Driving,
+        on_timer: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         self.db, self.registry, self.pool = db, registry, pool
         self.holdings, self.hands, self.router, self.notifier, self.clock = holdings, hands, router, notifier, clock
-        self.options = options
+        self.options, self.driving, self.on_timer = options, driving, on_timer
         self.runs: dict[UUID, Run] = {}
         self.open_ids: dict[str, UUID] = {}
         self.residents = Residents(options.resident_entries, options.resident_bytes)
@@ -91,38 +97,90 @@ class Decider(Service):
         self.timers = Timers(clock, self._due)
         self.effects = Effects(self)
         writer = Writer(pool)
-        self.lanes = [Lane(db, writer, n, lambda: holdings.epochs) for n in range(options.lanes)]
+        self.lanes = [Lane(db, writer, options.first_lane + n, self._gate) for n in range(options.lanes)]
         self.free: list[Lane] = []
+        self._early: dict[UUID, Claim] = {}
         self.waiting_for_mail: set[UUID] = set()  # successors whose predecessor's mail is on its way
         self.loader = Loader(self)
+        self.strikes = Strikes(self)
         self._pumping = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def worker_id(self) -> UUID:
+        return self.holdings.worker_id
 
     # --- life -------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
         self.timers.loop = self.notifier.loop = self._loop = asyncio.get_running_loop()
+        self.driving.thread_id = threading.get_ident()
         for lane in self.lanes:
-            await lane.open(self.holdings.worker_id)
+            lane.worker_id = self.holdings.worker_id
+            if self.options.first_lane == 0:  # the others connect when they are needed
+                await lane.connected()
         self.free = list(self.lanes)
         self.pump_soon()
 
     async def _close(self) -> None:
         """Lets commits in flight finish, then takes every run out of memory."""
-        while len(self.free) < len(self.lanes) and self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=5)
-            if any(t for t in self._tasks if not t.done()):
-                break
+        await self.quiet(5.0)
         self.drop_all()
         for task in list(self._tasks):
             task.cancel()
         for lane in self.lanes:
             await lane.close()
 
+    async def quiet(self, patience: float) -> bool:
+        """Waits for the commits in flight; False when some were still on their way after `patience` seconds."""
+        end = asyncio.get_running_loop().time() + patience
+        while len(self.free) < len(self.lanes) and self._tasks:
+            left = end - asyncio.get_running_loop().time()
+            if left <= 0:
+                return False
+            await asyncio.wait(set(self._tasks), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        return True
+
+    def take_up(self, holdings: Holdings, worker_id: UUID) -> None:
+        """Another identity, or another way of taking work: nothing of the old one is kept."""
+        self.drop_all()
+        self.holdings = holdings
+        for lane in self.lanes:
+            lane.worker_id = worker_id
+
+    def busy_partitions(self) -> set[int]:
+        """Partitions with a decision in flight."""
+        return {run.partition for run in self.runs.values() if run.busy}
+
+    def leave(self, partitions: Sequence[int]) -> None:
+        """These are about to be released: their runs leave memory, unless a commit is on its way."""
+        gone = set(partitions)
+        for run in [r for r in self.runs.values() if r.partition in gone and not r.busy]:
+            self.let_go(run)
+
+    def let_go(self, run: Run) -> None:
+        """Out of memory; who waits for it here is sent to the mailbox."""
+        if run.launch is not None:
+            self.abandon_launch(run)
+            return
+        self.refuse_all(run)
+        self.residents.take(run)
+        self.timers.forget(run.execution_id)
+        self.loader.waiting.pop(run.execution_id, None)
+        run.drop_instance()
+        if self.runs.get(run.execution_id) is run:
+            del self.runs[run.execution_id]
+        if self.open_ids.get(run.workflow_id) == run.execution_id:
+            del self.open_ids[run.workflow_id]
+
+    def _gate(self, batch: Batch, drafts: list[Draft]) -> None:
+        self.holdings.gate(batch, ((draft.run.execution_id, draft.run.partition) for draft in drafts))
+
     def drop_all(self) -> None:
         """Forgets everything held: after a fence, or at the end. Direct callers are sent to the mailbox."""
         self.inbox.clear()
+        self._early.clear()
         self.timers.clear()
         self.loader.waiting.clear()
         self.residents.clear()
@@ -157,7 +215,7 @@ class Decider(Service):
     # --- what comes in ----------------------------------------------------------------------------
 
     def owns(self, workflow_id: str) -> bool:
-        return partition_of(workflow_id) in self.holdings.epochs
+        return self.holdings.owns(partition_of(workflow_id))
 
     def knows(self, workflow: str) -> bool:
         return workflow in self.registry.workflows
@@ -180,7 +238,7 @@ class Decider(Service):
 
     def holds_open(self, execution_id: UUID) -> bool:
         run = self.runs.get(execution_id)
-        return run is not None and run.known and not run.terminal
+        return run is not None and run.known and not run.terminal and self.holdings.owns(run.partition)
 
     def _entry(self, execution_id: UUID, partition: int) -> Run:
         run = self.runs.get(execution_id)
@@ -190,7 +248,7 @@ class Decider(Service):
 
     def offer(self, execution_id: UUID, partition: int, delivery: Delivery) -> bool:
         """An arrival for a run of ours; False when the run is not ours, or is parked with an error."""
-        if partition not in self.holdings.epochs or self.stopping.is_set():
+        if not self.holdings.covers(execution_id, partition) or self.stopping.is_set():
             return False
         run = self._entry(execution_id, partition)
         if run.dead and not isinstance(delivery.arrival, ENDING):
@@ -201,14 +259,14 @@ class Decider(Service):
 
     def wake(self, execution_id: UUID, partition: int) -> None:
         """A run may have mail or finished activities in the hub."""
-        if partition in self.holdings.epochs and execution_id not in self.waiting_for_mail:
+        if self.holdings.covers(execution_id, partition) and execution_id not in self.waiting_for_mail:
             run = self._entry(execution_id, partition)
             run.mail = True
             self.enqueue(run)
 
     def due(self, execution_id: UUID, partition: int, due_us: int | None) -> None:
         """A scan found the run's task: due now, or soon."""
-        if partition not in self.holdings.epochs or execution_id in self.waiting_for_mail:
+        if not self.holdings.owns(partition) or execution_id in self.waiting_for_mail:
             return
         run = self.runs.get(execution_id)
         if run is not None and (run.busy or run.queued or run.loaded is not None or run.dead):
@@ -231,7 +289,7 @@ class Decider(Service):
     ) -> None:
         """A run that was just stored and has no history: nothing needs to be read for it."""
         partition = partition_of(info.workflow_id)
-        if partition not in self.holdings.epochs or execution_id in self.runs:
+        if not self.holdings.owns(partition) or execution_id in self.runs:
             return
         run = self._entry(execution_id, partition)
         run.info, run.workflow_id, run.priority, run.deadline_us, run.parent = (
@@ -243,6 +301,20 @@ class Decider(Service):
         )
         run.known, run.mail, run.parent_close = True, mail, parent_close
         self.open_ids[run.workflow_id] = execution_id
+        self.enqueue(run)
+
+    def claimed(self, claim: Claim) -> None:
+        """Takes up a run that was claimed. What is in memory is used if history has not moved on since (S-3)."""
+        run = self._entry(claim.execution_id, claim.partition)
+        if run.busy:  # the commit that parked it has landed, and its answer is still on its way
+            self._early[claim.execution_id] = claim
+            return
+        run.claim, run.mail, run.stored = claim, True, ("running", None)
+        run.blocked_until = 0
+        if run.instance is None or run.decision != claim.decision:
+            self.residents.take(run)
+            run.drop_instance()
+            run.known = run.dead = False
         self.enqueue(run)
 
     def launch(self, new: NewRun) -> asyncio.Future[None] | None:
@@ -274,9 +346,10 @@ class Decider(Service):
         return answer
 
     def _due(self, execution_id: UUID, partition: int) -> None:
-        if partition in self.holdings.epochs:
-            run = self._entry(execution_id, partition)
-            self.enqueue(run)
+        if self.holdings.covers(execution_id, partition):
+            self.enqueue(self._entry(execution_id, partition))
+        else:
+            self.on_timer()
 
     def enqueue(self, run: Run) -> None:
         if self.inbox.put(run, self.clock.now_us()):
@@ -321,6 +394,9 @@ class Decider(Service):
 
     def _take(self, run: Run) -> Draft | None:
         """A draft, or None when there is nothing to commit (yet)."""
+        if not self.holdings.covers(run.execution_id, run.partition):
+            self.loader.only_ask(run)
+            return None
         now = self.clock.now_us()
         if run.blocked_until > now and not run.dead and not ending(run):
             return None
@@ -329,16 +405,24 @@ class Decider(Service):
             if mode is None:
                 return None
             self.residents.take(run)
-            draft = decide(run, now, mode, self.hands.reserve)
+            draft = self._drive(run, now, mode)
             if draft is not None and draft.launch is not None and _needs_its_row(draft):
                 self._unreserve(draft)
                 raise Undelivered("a run that continues at once, or writes to itself, is stored first")
-        except Exception as exc:
-            self._failed(run, exc)
+        except (Exception, LoopStuck) as exc:
+            self.strikes.failed(run, exc)
             return None
         if draft is None:
             self._settle(run)
         return draft
+
+    def _drive(self, run: Run, now: int, mode: str) -> Draft | None:
+        """`decide`, watched: code that holds the loop for a whole lease is broken off, and its decision fails (R-2)."""
+        self.driving.begin(run)
+        try:
+            return decide(run, now, mode, self.hands.reserve)
+        finally:
+            self.driving.end()
 
     # --- committing -------------------------------------------------------------------------------
 
@@ -387,6 +471,8 @@ class Decider(Service):
                 resolve(run.launch_ack)
             if draft.task is not None:
                 run.stored = draft.task
+                if run.claim is not None and draft.task[0] == "parked":
+                    self._parked(run)
             if run.strikes:
                 run.strikes = 0
                 self.spawn(workflow_tasks.healed(self.db, [run.execution_id]))
@@ -396,8 +482,29 @@ class Decider(Service):
         if committed.posted:
             self.effects.posted(committed)
 
+    def _unclaim(self, run: Run) -> None:
+        if run.claim is not None:
+            self.holdings.done(run.claim)
+            run.claim = None
+
+    def _parked(self, run: Run) -> None:
+        """The claim went with the commit. What came meanwhile is in the mailbox, and makes the run due again (S-2)."""
+        self._unclaim(run)
+        early = self._early.pop(run.execution_id, None)
+        if early is not None and self._loop is not None:
+            self._loop.call_soon(self.claimed, early)
+            return
+        if run.queue or run.mail or run.questions:
+            self.refuse_all(run)
+            run.seen.clear()
+            run.mail = False
+            self.notifier.decide(self.pool, run.execution_id, run.partition)
+
     def _settle(self, run: Run) -> None:
         """After a decision (or a wake for nothing): answer, arm its timer, look for more, keep it in memory."""
+        if not self.holdings.by_claim and not self.holdings.covers(run.execution_id, run.partition):
+            self.let_go(run)  # its partition was left while the commit was on its way
+            return
         if run.questions and not run.mail and run.instance is not None:
             answer(run)
         due = run.next_due_us()
@@ -419,6 +526,7 @@ class Decider(Service):
     def forget(self, run: Run) -> None:
         """A closed run leaves; what it had no time to look at goes back to the sender."""
         run.terminal = True
+        self._unclaim(run)
         self.timers.forget(run.execution_id)
         self.runs.pop(run.execution_id, None)
         if self.open_ids.get(run.workflow_id) == run.execution_id:
@@ -433,9 +541,9 @@ class Decider(Service):
         """A launch found its workflow id taken: nothing of it is stored, and its caller goes the long way."""
         self._unreserve(draft)
         draft.run.busy = False
-        self._abandon_launch(draft.run)
+        self.abandon_launch(draft.run)
 
-    def _abandon_launch(self, run: Run) -> None:
+    def abandon_launch(self, run: Run) -> None:
         refuse(run.launch_ack, Undelivered("the run was not stored"))
         self.refuse_all(run)
         self.runs.pop(run.execution_id, None)
@@ -448,50 +556,13 @@ class Decider(Service):
         run.busy = False
         self._unreserve(draft)
         run.queue.extendleft(reversed([d for d in draft.deliveries if not isinstance(d.arrival, TimerFired)]))
-        self._failed(run, exc)
+        self.strikes.failed(run, exc)
 
     def _unreserve(self, draft: Draft) -> None:
         """Gives back the slots taken for eager activities that will not start."""
         for command in draft.commands:
             if isinstance(command, ActivityScheduled) and draft.run.tasks.get(command.seq) == "running":
                 self.hands.unreserve()
-
-    def _failed(self, run: Run, exc: Exception) -> None:
-        """A decision failed: the instance goes, the run stays open and is tried again; after three strikes it
-        is parked in the dead letters until a new worker comes (F-4, R-3)."""
-        self.residents.take(run)
-        if run.launch is not None:
-            self._abandon_launch(run)
-            return
-        run.drop_instance()
-        run.known, run.loaded = False, None
-        run.strikes += 1
-        run.seen.clear()
-        name = run.info.type if run.info is not None else "?"
-        log.error("decision of %s %s failed (strike %d): %s", name, run.workflow_id, run.strikes, exc, exc_info=exc)
-        refuse_questions(run, QueryFailed(f"the run cannot be replayed: {exc}"))
-        for delivery in run.queue:
-            refuse(delivery.ack, Undelivered(f"the decision failed: {exc}"))
-        # Mail is read again; results of activities of this process exist nowhere else.
-        kept = [d for d in run.queue if d.message is None and d.ack is None]
-        run.queue.clear()
-        run.queue.extend(kept)
-        run.updates = {name: ack for name, ack in run.updates.items() if not ack.done()}
-        error = encode_failure(failure_of(exc))
-        run.dead = run.strikes >= STRIKES
-        delay = None if run.dead else Backoff(1.0, cap=30.0).delay(run.strikes)
-        if delay is not None:
-            run.blocked_until = self.clock.now_us() + round(delay * MICRO)
-            self.timers.arm(run.blocked_until, run.execution_id, run.partition)
-        self.spawn(self._strike(run, name, error, delay))
-
-    async def _strike(self, run: Run, name: str, error: str, delay: float | None) -> None:
-        strikes = run.strikes
-        await workflow_tasks.strike(self.db, run.execution_id, strikes=strikes, error=error, delay=delay)
-        if delay is None:
-            await workflow_tasks.bury(
-                self.db, run.execution_id, workflow_id=run.workflow_id, type=name, pool=self.pool, strikes=strikes, error=error
-            )
 
 
 def _needs_its_row(draft: Draft) -> bool:

@@ -19,7 +19,7 @@ from harvest.errors import HubError
 from harvest.failure import Failure, encode_failure, failure_of
 from harvest.hub import messages, workflow_tasks
 from harvest.hub.commit import Committed
-from harvest.ids import partition_of
+from harvest.ids import partition_of, queue_of
 from harvest.wakes.topics import CLOSED, REPLY
 
 log = logging.getLogger("harvest.decider")
@@ -104,12 +104,22 @@ class Effects:
 
     def start_activity(self, run: Run, command: ev.ActivityScheduled) -> None:
         decider, options = self.decider, command.options
-        queue = options.queue or decider.pool
+        queue = options.queue or queue_of(decider.pool)
         if options.mode != "local" and run.tasks.get(command.seq) != "running":
             decider.hands.kick(queue)
             decider.notifier.queue(queue)
             return
-        step = Step(run.execution_id, run.workflow_id, run.partition, command.seq, command.name, queue, command.input, options)
+        step = Step(
+            decider.pool,
+            run.execution_id,
+            run.workflow_id,
+            run.partition,
+            command.seq,
+            command.name,
+            queue,
+            command.input,
+            options,
+        )
         if options.mode == "local":
             decider.hands.start_local(step)
         else:
@@ -133,7 +143,7 @@ class Effects:
             workflow_id=command.workflow_id,
             execution_id=str(execution_id),
             type=command.name,
-            queue=pool,
+            queue=queue_of(pool),
             seed=execution_id.int & 0x7FFF_FFFF_FFFF_FFFF,
             input=command.input,
             parent_workflow_id=run.workflow_id,
@@ -194,7 +204,7 @@ class Effects:
     def _mail(self, execution_id: UUID, pool: str, partition: int) -> None:
         """A mailbox row was written for a run: wake its owner."""
         decider = self.decider
-        if pool == decider.pool and partition in decider.holdings.epochs:
+        if pool == decider.pool and decider.holdings.covers(execution_id, partition):
             decider.wake(execution_id, partition)
         else:
             decider.notifier.decide(pool, execution_id, partition)
@@ -243,13 +253,13 @@ class Effects:
             await messages.drop_stranded(decider.db, run.execution_id, successor)
         finally:  # what went wrong is made up for by a scan
             decider.waiting_for_mail.discard(successor)
-            decider.wake(successor, run.partition)
+            self._mail(successor, decider.pool, run.partition)
 
     def _tell_parent(self, draft: Draft, parent: Parent) -> None:
         decider = self.decider
         assert draft.closing is not None
         partition = partition_of(parent.workflow_id)
-        if parent.pool == decider.pool and partition in decider.holdings.epochs:
+        if parent.pool == decider.pool and decider.holdings.covers(parent.execution_id, partition):
             arrival = child_arrival(parent.seq, draft.closing)
             decider.offer(parent.execution_id, partition, Delivery(arrival, child_message_id(draft)))
         else:

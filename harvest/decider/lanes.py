@@ -30,38 +30,29 @@ COMMIT_TIMEOUT = 10.0
 
 
 class Lane:
-    """`number` is the connection number of its tenure row."""
+    """`number` is the connection number of its tenure row; `gate(batch, drafts)` writes in what the commit relies on."""
 
-    def __init__(self, db: Database, writer: Writer, number: int, epochs: Callable[[], dict[int, int]]) -> None:
-        self.db, self.writer, self.number, self.epochs = db, writer, number, epochs
+    def __init__(self, db: Database, writer: Writer, number: int, gate: Callable[[Batch, list[Draft]], None]) -> None:
+        self.db, self.writer, self.number, self.gate = db, writer, number, gate
         self.worker_id: UUID | None = None
         self.session: Session | None = None
         self.commits = self.drafts = 0
-
-    async def open(self, worker_id: UUID) -> None:
-        self.worker_id = worker_id
-        await self._connected()
 
     async def close(self) -> None:
         session, self.session = self.session, None
         if session is not None:
             await session.close()
 
-    async def _connected(self) -> Session:
+    async def connected(self) -> Session:
         if self.session is None or self.session.closed:
             self.session = await self.db.session(timeout=COMMIT_TIMEOUT, **LANE_SETTINGS)
         return self.session
 
     def batch_of(self, drafts: list[Draft]) -> Batch:
-        """Raises `Fenced` when a partition of the batch is not ours any more."""
+        """Raises `Fenced` when a run of the batch is not ours any more."""
         batch = Batch()
-        epochs = self.epochs()
+        self.gate(batch, drafts)
         for draft in drafts:
-            partition = draft.run.partition
-            epoch = epochs.get(partition)
-            if epoch is None:
-                raise Fenced(f"partition {partition} is not owned by this worker any more")
-            batch.epochs[partition] = epoch
             self.writer.write(draft, batch)
         return batch
 
@@ -109,7 +100,7 @@ class Lane:
         backoff, tries, unsure = Backoff(0.05, cap=2.0), 0, False
         while True:
             try:
-                session = await self._connected()
+                session = await self.connected()
                 if unsure:
                     found = await self._landed(session, tenure, drafts, batch)
                     if found is not None:
@@ -119,7 +110,7 @@ class Lane:
                 raise
             except (Fenced, Taken):
                 # A first try may have landed late, and what refuses the second is its own doing.
-                found = await self._landed(await self._connected(), tenure, drafts, batch) if unsure else None
+                found = await self._landed(await self.connected(), tenure, drafts, batch) if unsure else None
                 if found is None:
                     raise
                 return found
@@ -127,7 +118,7 @@ class Lane:
                 trouble = Trouble.AWAY if isinstance(exc, HubError) else trouble_of(exc)
                 if not trouble.passes and unsure:
                     # A first try may have landed late: its rows would look like bad data to the second.
-                    found = await self._landed(await self._connected(), tenure, drafts, batch)
+                    found = await self._landed(await self.connected(), tenure, drafts, batch)
                     if found is not None:
                         return found
                 if not trouble.passes or (trouble is Trouble.FULL and len(drafts) > 1):

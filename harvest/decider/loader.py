@@ -14,7 +14,8 @@ from harvest.decisions.load import Loaded, describe_run, load, rebuild
 from harvest.decisions.rows import reply_failure, unfinished
 from harvest.decisions.run import Run
 from harvest.errors import QueryFailed, UnknownActivityError, WorkflowNotFound
-from harvest.hub import messages
+from harvest.hub import messages, workflow_tasks
+from harvest.ids import queue_of
 
 if TYPE_CHECKING:
     from harvest.decider.decider import Decider
@@ -55,7 +56,10 @@ class Loader:
             return "warm"
         if run.dead:
             refuse_questions(run, QueryFailed("the run is parked: its decisions fail; see `harvest run show`"))
-            return "engine" if ending(run) else None
+            if ending(run):
+                return "engine"
+            self.decider.strikes.park(run)
+            return None
         if begins_later(run, self.decider.clock.now_us()):
             refuse_questions(run, QueryFailed("the run has not begun yet: its start is delayed"))
             self.decider.timers.arm(run.stored[1] or 0, run.execution_id, run.partition)
@@ -69,11 +73,25 @@ class Loader:
         if run.decision == 0:
             return "first"
         self.decider.residents.misses += 1
+        if run.claim is not None and run.claim.replay_mode != "cold_replay":
+            self.decider.residents.forced += 1
         for command in left.local:
             self.decider.effects.start_activity(run, command)
         for request in left.external:
             self.decider.spawn(self.decider.effects.repost(run, request))
         return "cold"
+
+    def only_ask(self, run: Run) -> None:
+        """A run that may not be decided here. Closed ones answer questions all the same, from their history."""
+        loaded: Loaded | None = run.loaded
+        if run.questions and loaded is None and not run.known:
+            self.needs_load(run)
+            return
+        run.loaded = None
+        if loaded is not None and loaded.row is not None and loaded.row["state"] != "RUNNING":
+            self.closed_elsewhere(run, loaded.row, loaded)
+            return
+        self.decider.let_go(run)
 
     def absorb(self, run: Run, loaded: Loaded) -> bool:
         """Takes in what was read; False when the run is closed (its mail is put away or forwarded)."""
@@ -122,11 +140,12 @@ class Loader:
     async def forward(self, run: Run, successor: UUID) -> None:
         await messages.forward(self.decider.db, run.execution_id, successor)
         await messages.drop_stranded(self.decider.db, run.execution_id, successor)
+        self.decider.notifier.decide(self.decider.pool, successor, run.partition)
         self.decider.wake(successor, run.partition)
 
     def check_activity(self, name: str, queue: str | None) -> None:
-        if (queue is None or queue == self.decider.pool) and name not in self.decider.registry.activities:
-            raise UnknownActivityError(name, queue or self.decider.pool, list(self.decider.registry.activities))
+        if (queue is None or queue == queue_of(self.decider.pool)) and name not in self.decider.registry.activities:
+            raise UnknownActivityError(name, queue or queue_of(self.decider.pool), list(self.decider.registry.activities))
 
     async def load(self) -> None:
         """Reads what the waiting runs need: a few queries for up to 64 of them at once."""
@@ -138,9 +157,13 @@ class Loader:
                     del self.waiting[run.execution_id]
                 marks = {run.execution_id: run.decision for run in chosen}
                 cold = [run.execution_id for run in chosen if not run.known]
+                claims = {run.execution_id: run.claim for run in chosen if run.claim is not None}
                 for run in chosen:
                     run.mail, run.loading = False, True
                 try:
+                    if claims:  # before the mail is read: what is poked later counts as unseen
+                        for execution_id, wakes in (await workflow_tasks.wakes(self.decider.db, list(claims))).items():
+                            claims[execution_id].wakes = wakes
                     found = await load(self.decider.db, cold, [run.execution_id for run in chosen])
                     tries = 0
                 except Exception as exc:

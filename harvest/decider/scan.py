@@ -7,6 +7,7 @@ from uuid import UUID
 
 from harvest.decider.decider import Decider
 from harvest.hub import activity_tasks, messages, workflow_tasks
+from harvest.ownership.share import Share
 from harvest.service import Periodic
 from harvest.wakes.topics import DECIDE
 
@@ -18,9 +19,9 @@ class Scanner(Periodic):
 
     doing = "scan for due runs"
 
-    def __init__(self, decider: Decider, *, interval: float) -> None:
+    def __init__(self, decider: Decider, share: Share, *, interval: float) -> None:
         super().__init__(interval)
-        self.decider = decider
+        self.decider, self.share = decider, share
         self._to_recover: set[int] = set()
         self.scans = 0
 
@@ -33,9 +34,14 @@ class Scanner(Periodic):
         decider, partitions = self.decider, self._to_recover
         if not partitions:
             return
-        for row in await workflow_tasks.running(decider.db, decider.pool, list(partitions)):
-            decider.wake(row["execution_id"], row["partition"])
         self._to_recover = set()
+        try:
+            rows = await workflow_tasks.running(decider.db, decider.pool, list(partitions))
+        except Exception:
+            self._to_recover |= partitions
+            raise
+        for row in rows:
+            decider.wake(row["execution_id"], row["partition"])
 
     async def _open(self) -> None:
         self._leave = self.decider.router.subscribe(DECIDE, self._woken)
@@ -54,15 +60,19 @@ class Scanner(Periodic):
     async def run_once(self) -> int:
         """One scan; returns how many rows it looked at."""
         decider = self.decider
-        if not decider.holdings.epochs:
+        mine = list(self.share.epochs)
+        if not mine:
             return 0
         await self._recover()
-        rows = await workflow_tasks.scan(decider.db, decider.pool, ahead=1.5 * self.interval, size=SCAN_SIZE)
+        for row in await workflow_tasks.stamp(decider.db, decider.pool):
+            decider.notifier.decide(decider.pool, row["execution_id"], row["partition"])
+            decider.wake(row["execution_id"], row["partition"])
+        rows = await workflow_tasks.scan(decider.db, decider.pool, mine, ahead=1.5 * self.interval, size=SCAN_SIZE)
         for row in rows:
             decider.due(row["execution_id"], row["partition"], row["due_us"])
         mail = [
-            *await messages.unread_runs(decider.db, decider.pool),
-            *await activity_tasks.done_runs(decider.db, decider.pool),
+            *await messages.unread_runs(decider.db, decider.pool, mine),
+            *await activity_tasks.done_runs(decider.db, decider.pool, mine),
         ]
         for row in mail:
             run = decider.runs.get(row["execution_id"])

@@ -204,8 +204,12 @@ def _note_work(run: Run, draft: Draft, reserve: Reserve) -> None:
 
 
 def _task_change(run: Run) -> tuple[str, int | None] | None:
-    """What the task row has to say, or None when it says so already."""
-    wanted: tuple[str, int | None] = ("running", None) if run.hot else ("parked", run.next_due_us())
+    """What the task row has to say, or None when it says so already.
+
+    A claim is kept while this worker has something of the run in its hands: its own eager tasks, too.
+    """
+    held = run.hot or (run.claim is not None and "running" in run.tasks.values())
+    wanted: tuple[str, int | None] = ("running", None) if held else ("parked", run.next_due_us())
     if wanted == run.stored:
         return None
     return wanted

@@ -18,6 +18,8 @@ from harvest.definitions.registry import Registry
 from harvest.failure import decode_failure
 from harvest.hub import activity_tasks, executions, history, messages
 from harvest.hub.database import Database, Row
+from harvest.hub.workflow_tasks import STRIKES
+from harvest.ids import queue_of
 
 
 @dataclass(slots=True)
@@ -74,7 +76,7 @@ def info_of(row: Row) -> RunInfo:
         workflow_id=row["workflow_id"],
         execution_id=str(row["execution_id"]),
         type=row["type"],
-        queue=row["pool"],
+        queue=queue_of(row["pool"]),
         seed=row["seed"],
         input=msgspec.Raw(row["input"].encode()),
         parent_workflow_id=row["parent_workflow_id"],
@@ -89,7 +91,8 @@ def describe_run(run: Run, row: Row, decisions: list[StoredDecision]) -> None:
     run.workflow_id = row["workflow_id"]
     run.priority, run.deadline_us = row["priority"], row["deadline_us"]
     run.strikes = max(run.strikes, row["strikes"] or 0)
-    run.stored = (row["task_state"] or "pending", row["due_us"])
+    run.stored = (row["task_state"] or "pending", row["due_us"]) if run.claim is None else ("running", None)
+    run.dead = run.strikes >= STRIKES
     if row["parent_execution_id"] is not None:
         run.parent = Parent(row["parent_execution_id"], row["parent_workflow_id"], row["parent_pool"], row["parent_seq"])
         run.parent_close = row["parent_close"]

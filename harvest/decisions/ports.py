@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
 import msgspec
 
 from harvest.core.events import ActivityOptions
+from harvest.decisions.run import Claim
+from harvest.hub.commit import Batch
 
 
 class Step(NamedTuple):
-    """An activity to run now: a local step, or an eager task whose row says it is ours."""
+    """An activity to run now: a local step, or an eager task whose row says it is ours. `pool` is that of its run."""
 
+    pool: str
     execution_id: UUID
     workflow_id: str
     partition: int
@@ -40,14 +44,27 @@ class Hands(Protocol):
 
 
 class Holdings(Protocol):
-    """Which partitions are ours, under which epoch."""
+    """What this worker may decide: partitions that it owns, or in sticky mode runs that it claimed (`by_claim`)."""
+
+    @property
+    def by_claim(self) -> bool: ...
 
     @property
     def worker_id(self) -> UUID: ...
 
-    @property
-    def epochs(self) -> dict[int, int]: ...
+    def owns(self, partition: int) -> bool:
+        """True where every run of the partition is ours, also those that we have not heard of."""
+
+    def covers(self, execution_id: UUID, partition: int) -> bool:
+        """True where this run may be decided here, now."""
+
+    def gate(self, batch: Batch, runs: Iterable[tuple[UUID, int]]) -> None:
+        """Writes into a batch what the commit has to check. Raises `Fenced` where it cannot hold any more."""
+
+    def done(self, claim: Claim) -> None:
+        """A claim has ended: its run is parked, closed or given back."""
 
     def distrusted(self) -> bool: ...
 
-    async def fenced(self) -> None: ...
+    async def fenced(self) -> None:
+        """A commit was refused: finds out what is ours still."""

@@ -11,13 +11,13 @@ from harvest.decisions.run import Run
 class Residents:
     """Runs here are suspended and committed. `take` removes; only a committed suspension puts back.
 
-    A run larger than the whole byte budget is not kept.
+    A run larger than the whole byte budget is not kept. `forced` counts cold decisions of runs that were pinned (W-3).
     """
 
     def __init__(self, entries: int, max_bytes: int) -> None:
         self.entries, self.max_bytes = entries, max_bytes
         self.bytes = 0
-        self.hits = self.misses = self.evictions = 0
+        self.hits = self.misses = self.forced = self.evictions = 0
         self._runs: OrderedDict[UUID, tuple[Run, int]] = OrderedDict()
 
     def __len__(self) -> int:

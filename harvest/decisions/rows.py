@@ -10,10 +10,11 @@ import msgspec
 
 from harvest.core import events as ev
 from harvest.decisions.decide import Draft, failure_of_closing, outcome_of
+from harvest.decisions.run import Claim
 from harvest.failure import Failure, encode_failure, failure_of
 from harvest.hub.commit import Batch
 from harvest.hub.executions import NewRun
-from harvest.ids import new_id, partition_of
+from harvest.ids import new_id, partition_of, queue_of
 
 External = ev.ExternalSignalSent | ev.ExternalCancelSent
 GRACE = 5.0
@@ -29,23 +30,26 @@ def reply_failure(failure: Failure, kind: str = "failure") -> str:
 
 
 class Writer:
-    """Turns drafts into a batch; `pool` is the pool of the owner."""
+    """Turns drafts into a batch; `pool` is the pool of the runs."""
 
     def __init__(self, pool: str) -> None:
-        self.pool = pool
+        self.pool, self.queue = pool, queue_of(pool)
 
     def write(self, draft: Draft, batch: Batch) -> None:
         run = draft.run
         add = batch.add
-        if draft.events is not None:
-            add(
-                "decisions",
-                (run.execution_id, draft.number, draft.first_event_id, draft.at_us, draft.mode, draft.events),
-            )
-        if draft.launch is not None:
-            self._launch(draft, draft.launch, batch)
-        elif draft.task is not None:
-            add("tasks", (run.execution_id, draft.task[0], draft.task[1], run.partition))
+        if run.claim is not None:
+            self._claimed(draft, run.claim, batch)
+        else:
+            if draft.events is not None:
+                add(
+                    "decisions",
+                    (run.execution_id, draft.number, draft.first_event_id, draft.at_us, draft.mode, draft.events),
+                )
+            if draft.launch is not None:
+                self._launch(draft, draft.launch, batch)
+            elif draft.task is not None:
+                add("tasks", (run.execution_id, draft.task[0], draft.task[1], run.partition))
         for delivery in draft.deliveries:
             if delivery.message is None:
                 continue
@@ -66,6 +70,15 @@ class Writer:
             handler = _ROWS.get(command.__class__)
             if handler is not None:
                 handler(self, draft, command, batch)
+
+    def _claimed(self, draft: Draft, claim: Claim, batch: Batch) -> None:
+        """A decision in sticky mode, and the end of its claim when it suspends."""
+        run = draft.run
+        if draft.events is not None:
+            row = (run.execution_id, draft.number, draft.first_event_id, draft.at_us, draft.mode, draft.events)
+            batch.add("claimed_decisions", (*row, claim.scheduled))
+        if draft.task is not None and draft.task[0] == "parked":  # else the row says already that it is ours
+            batch.add("parks", (run.execution_id, draft.task[1], run.partition, claim.wakes, claim.window))
 
     def _launch(self, draft: Draft, new: NewRun, batch: Batch) -> None:
         """The run's own rows, as its first decision left it."""
@@ -113,7 +126,7 @@ class Writer:
                 run.partition,
                 run.workflow_id,
                 command.name,
-                options.queue or self.pool,
+                options.queue or self.queue,
                 "running" if mine else "pending",
                 options.priority,
                 expires,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -41,6 +43,31 @@ class Question(NamedTuple):
     answer: asyncio.Future[Any]
 
 
+@dataclass(slots=True)
+class Claim:
+    """In sticky mode: this worker may decide the run until it parks it.
+
+    `number` is the fence, `wakes` what had been poked when its mail was last read, `decision` the last one in history when it
+    was claimed. `scheduled` and `replay_mode` tell how it came here (W-2, W-5); `window` is the pin's length in seconds.
+    """
+
+    execution_id: UUID
+    partition: int
+    number: int
+    wakes: int
+    decision: int
+    scheduled: str
+    replay_mode: str
+    window: float | None
+    sticky_worker_id: UUID | None = None
+    sticky_until: datetime | None = None
+
+    @property
+    def cache_directive(self) -> str:
+        """`resume_if_present`: what is in memory may be used if history has not moved on; else `cold`."""
+        return "resume_if_present" if self.replay_mode == "sticky_hit_expected" else "cold"
+
+
 class Run:
     """`decision` and `events` are the last durable ones; `stored` is the (state, due) of its task row.
 
@@ -53,6 +80,7 @@ class Run:
     __slots__ = (
         "blocked_until",
         "busy",
+        "claim",
         "dead",
         "deadline_us",
         "decision",
@@ -112,6 +140,7 @@ class Run:
         self.launch_ack: asyncio.Future[None] | None = None
         self.loaded: Any = None  # a `load.Loaded` waiting to be absorbed
         self.loading = False
+        self.claim: Claim | None = None
         self.questions: list[Question] = []
         self.strikes = 0
         self.dead = False

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from harvest.backoff import Backoff
 from harvest.core.events import ActivityOptions, RetrySpec
 from harvest.errors import DefinitionError
-from harvest.ids import check_name, check_priority
+from harvest.ids import check_priority, check_queue
 
 Span = timedelta | float | int | None
 Mode = Literal["local", "eager", "queue"]
@@ -90,7 +90,7 @@ def activity_options(base: ActivityOptions, **given: Any) -> ActivityOptions:
                 raise DefinitionError(f"mode: must be 'local', 'eager' or 'queue', got {value!r}")
             fields["mode"] = value
         elif name == "queue":
-            fields[name] = check_name("queue", value)
+            fields[name] = check_queue("queue", value)
         elif name == "priority":
             fields[name] = check_priority("priority", value)
         else:

@@ -131,5 +131,5 @@ async def done(db: Runs, execution_ids: Sequence[UUID]) -> Sequence[Row]:
     return await db.fetch(_Q["done"], execution_ids=list(execution_ids))
 
 
-async def done_runs(db: Database, pool: str) -> Sequence[Row]:
-    return await db.fetch_once(_Q["done_runs"], pool=pool)
+async def done_runs(db: Database, pool: str, partitions: Sequence[int]) -> Sequence[Row]:
+    return await db.fetch_once(_Q["done_runs"], pool=pool, partitions=list(partitions))

@@ -1,4 +1,4 @@
-"""The owner's commit: one statement that fences, appends decisions and writes all they caused.
+"""The commit of decisions: one statement that fences, appends decisions and writes all they caused.
 
 A `Batch` collects columns; `statement` puts together just the sections that have rows, so that a batch of
 local steps is one insert. See `sql/commit.sql`.
@@ -25,11 +25,13 @@ def columns(names: str) -> tuple[str, ...]:
 # Section, its columns as the parameters are named. The order is the order in the statement.
 SECTIONS: dict[str, tuple[str, ...]] = {
     "decisions": ("d_execution_ids", "d_decisions", "d_first_event_ids", "d_at_us", "d_modes", "d_events"),
+    "claimed_decisions": columns("cd_execution_ids cd_decisions cd_first_event_ids cd_at_us cd_modes cd_events cd_scheduled"),
     "launches": columns(
         "l_execution_ids l_workflow_ids l_types l_partitions l_seeds l_inputs l_priorities l_timeouts l_memos l_attributes"
         " l_states l_results l_failures l_task_states l_due_us"
     ),
     "tasks": ("t_execution_ids", "t_states", "t_due_us", "t_partitions"),
+    "parks": columns("g_execution_ids g_due_us g_partitions g_wakes g_pins"),
     "closes": ("c_execution_ids", "c_states", "c_results", "c_failures", "c_successors", "c_attributes"),
     "close_activities": ("ca_execution_ids",),
     "activities": columns(
@@ -62,25 +64,26 @@ _VERDICTS = {
 
 
 @cache
-def statement(mask: int) -> Query:
-    """The statement with the sections of `mask`."""
+def statement(mask: int, by_claim: bool = False) -> Query:
+    """The statement with the sections of `mask`, gated by ownership or by claims."""
     parts = blocks("commit")
     chosen = [name for name in SECTIONS if mask & BITS[name]]
     gate = "ok_launches" if "launches" in chosen else "ok"
-    text = [parts["fence"], parts[gate]]
+    text = [parts["fence_claims"], parts["ok_claims"]] if by_claim else [parts["fence"], parts[gate]]
     for name in chosen:
         if name == "posts":
             text.append(parts["addressees_started" if "starts" in chosen else "addressees"])
         text.append(parts[name])
     text.append(parts["verdict"])
     text += [parts[_VERDICTS[name]] for name in chosen if name in _VERDICTS]
-    return Query(f"commit.{'+'.join(chosen) or 'fence'}", "\n".join(text))
+    return Query(f"commit.{'claims.' if by_claim else ''}{'+'.join(chosen) or 'fence'}", "\n".join(text))
 
 
 def statements_to_prepare() -> list[Query]:
     """Each section alone, and all of them: what the test of all queries prepares."""
     alone = [statement(bit | (BITS["closes"] if name == "starts" else 0)) for name, bit in BITS.items()]
-    return [*alone, statement(sum(BITS.values()))]
+    claimed = [statement(BITS[name], by_claim=True) for name in ("claimed_decisions", "parks")]
+    return [*alone, statement(sum(BITS.values())), *claimed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +97,11 @@ class Tenure:
 
 @dataclass(slots=True)
 class Batch:
-    """Rows by section, and the epoch that each partition is held under."""
+    """Rows by section, and what they rely on: the epoch of each partition, or in sticky mode the claim of each run."""
 
     rows: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
+    claims: dict[UUID, int] = field(default_factory=dict)
 
     def add(self, section: str, row: tuple[Any, ...]) -> None:
         rows = self.rows.get(section)
@@ -105,15 +109,6 @@ class Batch:
             self.rows[section] = [row]
         else:
             rows.append(row)
-
-    def merge(self, other: Batch) -> None:
-        for section, rows in other.rows.items():
-            mine = self.rows.get(section)
-            if mine is None:
-                self.rows[section] = list(rows)
-            else:
-                mine.extend(rows)
-        self.epochs.update(other.epochs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +156,10 @@ async def commit(session: Session, tenure: Tenure, batch: Batch) -> Committed:
             named.update(zip(columns, zip(*found, strict=True), strict=True))
         else:
             named.update(dict.fromkeys(columns, ()))
-    query = statement(mask)
+    query = statement(mask, bool(batch.claims))
     named["worker_id"], named["connection"], named["pool"] = tenure.worker_id, tenure.connection, tenure.pool
     named["partitions"], named["epochs"] = list(batch.epochs), list(batch.epochs.values())
+    named["claimed"], named["claims"] = list(batch.claims), list(batch.claims.values())
     if "moves" in rows:
         named["skip_messages"] = [row[0] for section in ("reads", "marks") for row in rows.get(section, ())]
         named["skip_keys"] = [row[1] for row in rows.get("replies", ())]

@@ -11,6 +11,7 @@ import msgspec
 from harvest.core.program import RunInfo
 from harvest.hub.database import Row, Runs
 from harvest.hub.queries import queries
+from harvest.ids import queue_of
 
 _Q = queries("executions")
 
@@ -40,7 +41,7 @@ class NewRun(msgspec.Struct, gc=False):
             workflow_id=self.workflow_id,
             execution_id=str(self.execution_id),
             type=self.type,
-            queue=self.pool,
+            queue=queue_of(self.pool),
             seed=self.seed,
             input=msgspec.Raw(self.input.encode()),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from harvest.hub.database import Row, Runs, Session
@@ -11,38 +12,58 @@ from harvest.hub.queries import queries
 _Q = queries("workers")
 
 
-async def register(
-    db: Runs, *, worker_id: UUID, pool: str, build_id: str, lock_key: int, ttl: float, host: str, pid: int, definitions: str,
-    connections: int,
-) -> None:  # fmt: skip
-    """A new worker with one tenure row per commit connection. `ttl` in seconds."""
-    await db.fetch(
-        _Q["register"],
-        worker_id=worker_id,
-        pool=pool,
-        build_id=build_id,
-        lock_key=lock_key,
-        ttl=ttl,
-        host=host,
-        pid=pid,
-        definitions=definitions,
-        connections=connections,
-    )
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a worker says of itself (W-1). `ttl` in seconds; `connections` is how many commit connections it has."""
+
+    worker_id: UUID
+    pool: str
+    pools: list[str]
+    build_id: str
+    lock_key: int
+    ttl: float
+    host: str
+    pid: int
+    definitions: str
+    connections: int
+    can_own: bool
+    cache_capacity: int
 
 
-async def renew(db: Runs, worker_id: UUID, *, ttl: float, figures: str | None) -> int | None:
+async def register(db: Runs, new: Registration) -> tuple[str, int]:
+    """A new worker with one tenure row per commit connection; returns the hub's mode, and its time in microseconds."""
+    fields = {name: getattr(new, name) for name in Registration.__slots__}
+    row = (await db.fetch(_Q["register"], **fields))[0]
+    return row["mode"], row["now_us"]
+
+
+async def renew(db: Runs, worker_id: UUID, *, ttl: float, figures: str | None, scan_age: float) -> int | None:
     """The hub's time in microseconds, or None when this worker was fenced or forgotten."""
-    rows = await db.fetch(_Q["renew"], worker_id=worker_id, ttl=ttl, figures=figures)
+    rows = await db.fetch(_Q["renew"], worker_id=worker_id, ttl=ttl, figures=figures, scan_age=scan_age)
     return rows[0]["now_us"] if rows else None
 
 
-async def others(db: Runs, worker_id: UUID, pool: str) -> Sequence[Row]:
-    """worker_id, state, lapsed, locked of all other workers of the pool that may hold something."""
-    return await db.fetch(_Q["others"], worker_id=worker_id, pool=pool)
+async def turn(db: Runs, queue: str) -> None:
+    """Waits for this transaction's turn to be admitted to ownership in a queue."""
+    await db.fetch(_Q["turn"], queue=queue)
+
+
+async def owners(db: Runs, worker_id: UUID, pools: Sequence[str]) -> Sequence[Row]:
+    """Living workers other than this one that may own in these pools."""
+    return await db.fetch(_Q["owners"], worker_id=worker_id, pools=list(pools))
+
+
+async def grant(db: Runs, worker_id: UUID, grants: Sequence[str], refusals: str | None) -> None:
+    await db.fetch(_Q["grant"], worker_id=worker_id, grants=list(grants), refusals=refusals)
+
+
+async def drain(db: Runs, worker_id: UUID) -> None:
+    """From now on peers do not count it as an owner."""
+    await db.fetch(_Q["drain"], worker_id=worker_id)
 
 
 async def fence(db: Runs, worker_ids: Sequence[UUID]) -> None:
-    """After this no commit of these workers can land."""
+    """After this no commit of these workers can land, and their partitions are free."""
     await db.fetch(_Q["fence"], worker_ids=list(worker_ids))
 
 

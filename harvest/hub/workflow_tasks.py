@@ -1,19 +1,29 @@
-"""The tasks of open runs: what is due, and what failed."""
+"""The tasks of open runs: what is due, what is claimed, and what failed."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 from harvest.hub.database import Database, Row, Runs
 from harvest.hub.queries import queries
 
 _Q = queries("workflow_tasks")
+STRIKES = 3
+"""Failed decisions after which a run is parked in the dead letters (F-4)."""
 
 
-async def scan(db: Database, pool: str, *, ahead: float, size: int) -> Sequence[Row]:
-    """Tasks due now or within `ahead` seconds: execution_id, partition, priority, state, due_us."""
-    return await db.fetch_once(_Q["scan"], pool=pool, ahead=ahead, size=size)
+async def scan(db: Database, pool: str, partitions: Sequence[int], *, ahead: float, size: int) -> Sequence[Row]:
+    """Tasks of these partitions due now or within `ahead` seconds: execution_id, partition, due_us; about `size` at most."""
+    each = max(8, size // max(1, len(partitions)))
+    return await db.fetch_once(_Q["scan"], pool=pool, partitions=list(partitions), ahead=ahead, each=each)
+
+
+async def stamp(db: Runs, pool: str) -> Sequence[Row]:
+    """Gives rows without a partition theirs (O-2); returns execution_id and partition of each."""
+    return await db.fetch(_Q["stamp"], pool=pool)
 
 
 async def running(db: Runs, pool: str, partitions: Sequence[int]) -> Sequence[Row]:
@@ -21,9 +31,71 @@ async def running(db: Runs, pool: str, partitions: Sequence[int]) -> Sequence[Ro
     return await db.fetch(_Q["running"], pool=pool, partitions=list(partitions))
 
 
+# --- claims (sticky mode)
+
+
+async def claim(db: Database, *, pool: str, worker_id: UUID, size: int) -> Sequence[Row]:
+    """Claims up to `size` due tasks in claim order: execution_id, partition, claim, wakes, decision (the last one),
+    scheduled, sticky_replay_mode, sticky_worker_id, sticky_until."""
+    return await db.fetch_once(_Q["claim"], pool=pool, worker_id=worker_id, size=size)
+
+
+async def claim_one(db: Runs, *, worker_id: UUID, execution_id: UUID) -> Row | None:
+    """Claims this run if nobody decides it now."""
+    rows = await db.fetch(_Q["claim_one"], worker_id=worker_id, execution_id=execution_id)
+    return rows[0] if rows else None
+
+
+async def next_open(db: Database, pool: str) -> float | None:
+    """Seconds until the next task of the pool may be claimed by anybody."""
+    seconds: float | None = (await db.fetch_once(_Q["next_open"], pool=pool))[0]["seconds"]
+    return seconds
+
+
+async def poke(db: Runs, execution_ids: Sequence[UUID]) -> None:
+    """Makes parked runs due, and has those that are being decided look again."""
+    await db.fetch(_Q["poke"], execution_ids=list(execution_ids))
+
+
+async def overlooked(db: Database, pool: str) -> list[UUID]:
+    return [row["execution_id"] for row in await db.fetch_once(_Q["overlooked"], pool=pool)]
+
+
+async def wakes(db: Runs, execution_ids: Sequence[UUID]) -> dict[UUID, int]:
+    return {row["execution_id"]: row["wakes"] for row in await db.fetch(_Q["wakes"], execution_ids=list(execution_ids))}
+
+
+async def unclaim(db: Runs, worker_id: UUID, claims: dict[UUID, int]) -> None:
+    await db.fetch(_Q["unclaim"], worker_id=worker_id, execution_ids=list(claims), claims=list(claims.values()))
+
+
+async def unclaim_of(db: Runs, worker_ids: Sequence[UUID]) -> list[str]:
+    """Frees what these workers had claimed or pinned; returns the pools where something was."""
+    return [row["pool"] for row in await db.fetch(_Q["unclaim_of"], worker_ids=list(worker_ids))]
+
+
+async def claims_of(db: Database, worker_id: UUID) -> dict[UUID, int]:
+    return {row["execution_id"]: row["claim"] for row in await db.fetch_once(_Q["claims_of"], worker_id=worker_id)}
+
+
+async def responder(db: Runs, *, pool: str, execution_id: UUID, type: str) -> tuple[str, UUID | None]:
+    """The hub's mode, and in sticky mode who should answer a query about a run."""
+    row = (await db.fetch(_Q["responder"], pool=pool, execution_id=execution_id, type=type))[0]
+    return row["mode"], row["worker_id"] if row["mode"] == "sticky" else None
+
+
+# --- failed decisions
+
+
 async def strike(db: Runs, execution_id: UUID, *, strikes: int, error: str, delay: float | None) -> None:
     """Records a failed decision; `delay` seconds until the next try, None to park it."""
     await db.fetch(_Q["strike"], execution_id=execution_id, strikes=strikes, error=error, delay=delay)
+
+
+async def strike_stuck(db: Runs, execution_id: UUID, where: str, seconds: float) -> None:
+    """A strike for a run whose code held the loop for `seconds`; the third one parks it."""
+    error: dict[str, Any] = {"message": f"the code held the event loop for {seconds:.0f} s, in {where}", "type": "LoopStuck"}
+    await db.fetch(_Q["strike_stuck"], execution_id=execution_id, error=json.dumps(error), most=STRIKES, delay=5.0)
 
 
 async def bury(db: Runs, execution_id: UUID, *, workflow_id: str, type: str, pool: str, strikes: int, error: str) -> None:

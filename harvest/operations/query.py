@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
@@ -14,8 +14,8 @@ import msgspec
 import harvest.hub.database as hub
 from harvest.decisions.answers import Undelivered
 from harvest.errors import HarvestError, QueryFailed, QueryTimeout, WorkflowNotFound
-from harvest.hub import executions
-from harvest.ids import new_id, partition_of
+from harvest.hub import executions, workflow_tasks
+from harvest.ids import new_id, partition_of, queue_of
 from harvest.operations.site import LocalOwner, Site
 from harvest.wakes.topics import ANSWER, ASK, channel, dump
 
@@ -38,7 +38,7 @@ async def query(
             except Undelivered:
                 pass
     row = await _find(site, workflow_id, execution_id)
-    owner = site.owner_in(row["queue"], workflow_id)
+    owner = site.owner_in(row["pool"], workflow_id)
     if owner is not None:
         return await _within(patience, name, _ask(owner, row["execution_id"], workflow_id, name, input))
     return await _remotely(site, row, workflow_id, name, input, patience)
@@ -55,7 +55,7 @@ async def _find(site: Site, workflow_id: str, execution_id: UUID | None) -> Any:
     if execution_id is None:
         latest = (await executions.latest(site.db, [workflow_id])).get(workflow_id)
         if latest is not None:
-            return {"execution_id": latest["execution_id"], "queue": latest["pool"]}
+            return latest
     else:
         found = await executions.describe(site.db, workflow_id=None, execution_id=execution_id)
         if found is not None:
@@ -76,26 +76,33 @@ async def _ask(
 
 async def _remotely(site: Site, row: Any, workflow_id: str, name: str, input: msgspec.Raw, patience: float) -> msgspec.Raw:
     question = str(new_id())
-    text = dump([row["queue"], str(row["execution_id"]), workflow_id, name, bytes(input).decode()])
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience
     waiter = site.router.waiter(ANSWER, question)
     leave = site.router.subscribe(ANSWER, Pieces(lambda key, value: site.router.wake(ANSWER, key, value)).add)
     try:
         while loop.time() < deadline:
+            _, responder = await workflow_tasks.responder(
+                site.db, pool=row["pool"], execution_id=row["execution_id"], type=row["type"]
+            )
+            whom = None if responder is None else str(responder)
+            text = dump([row["pool"], str(row["execution_id"]), workflow_id, name, bytes(input).decode(), whom])
             await send_pieces(site.db, ASK, question, text)
             await asyncio.wait({waiter}, timeout=min(ASK_AGAIN, max(0.0, deadline - loop.time())))
             if waiter.done():
                 kind, value = json.loads(waiter.result())
                 if kind == "result":
                     return msgspec.Raw(value.encode())
-                raise QueryFailed(value)
+                if kind == "failure":
+                    raise QueryFailed(value)
+                waiter = site.router.waiter(ANSWER, question)  # another worker has taken the run meanwhile
+                await asyncio.sleep(0.02)
     finally:
         leave()
         site.router.forget(ANSWER, question, waiter)
     raise QueryTimeout(
         f"no worker answered query {name!r} of {workflow_id!r} within {patience:g} s",
-        hint=f"is a worker of queue {row['queue']!r} running?",
+        hint=f"is a worker of queue {queue_of(row['pool'])!r} running?",
     )
 
 
@@ -123,24 +130,33 @@ class Pieces:
 
 
 class Answerer:
-    """The owner's side: answers questions about runs it owns."""
+    """The worker's side: answers questions about runs it owns, and in sticky mode those that are put to it by its id.
 
-    def __init__(self, site: Site, owner: LocalOwner) -> None:
-        self.site, self.owner = site, owner
+    `claim(execution_id)` takes a run for the time of an answer; False where another worker decides it just now.
+    """
+
+    def __init__(self, site: Site, owner: LocalOwner, claim: Callable[[UUID], Awaitable[bool]]) -> None:
+        self.site, self.owner, self.claim = site, owner, claim
         self._tasks: set[asyncio.Task[None]] = set()
         self.leave = site.router.subscribe(ASK, Pieces(self._asked).add)
 
     def _asked(self, key: str, text: str) -> None:
-        pool, execution_id, workflow_id, name, input = json.loads(text)
-        if pool == self.owner.pool and self.owner.owns(workflow_id):
-            work = self._answer(key, UUID(execution_id), workflow_id, name, input)
+        pool, execution_id, workflow_id, name, input, whom = json.loads(text)
+        mine = self.owner.owns(workflow_id) if whom is None else whom == str(self.owner.worker_id)
+        if pool == self.owner.pool and mine:
+            work = self._answer(key, UUID(execution_id), workflow_id, name, input, claimed=whom is not None)
             task = asyncio.get_running_loop().create_task(work)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, key: str, execution_id: UUID, workflow_id: str, name: str, input: str) -> None:
+    async def _answer(self, key: str, execution_id: UUID, workflow_id: str, name: str, input: str, *, claimed: bool) -> None:
         try:
             question = msgspec.Raw(input.encode())
+            if claimed and not await self.claim(execution_id):
+                known = await executions.describe(self.site.db, workflow_id=None, execution_id=execution_id)
+                if known is not None and known["closed_at"] is None:
+                    await send_pieces(self.site.db, ANSWER, key, dump(["elsewhere", ""]))
+                    return
             try:
                 raw = await _ask(self.owner, execution_id, workflow_id, name, question, read_mail=True)
             except Undelivered:  # it closed meanwhile: closed runs answer from history

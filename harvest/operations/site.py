@@ -14,7 +14,7 @@ from harvest.coalesce import Coalescer
 from harvest.core.program import RunInfo
 from harvest.decisions.run import Delivery
 from harvest.errors import HubUnreachable, PayloadError, UnknownWorkflowError
-from harvest.hub import executions, messages, workers
+from harvest.hub import executions, messages, settings, workers
 from harvest.hub.database import Database, Row, explained
 from harvest.hub.executions import NewRun
 from harvest.hub.messages import Mail
@@ -22,7 +22,7 @@ from harvest.hub.sqlstate import Trouble, trouble_of
 from harvest.wakes.listener import Listener
 from harvest.wakes.notifier import Notifier
 from harvest.wakes.router import Router
-from harvest.wakes.topics import ANSWER, CLOSED, REPLY
+from harvest.wakes.topics import ANSWER, CLOSED, REPLY, SWITCH
 
 
 class LocalOwner(Protocol):
@@ -30,6 +30,9 @@ class LocalOwner(Protocol):
 
     @property
     def pool(self) -> str: ...
+
+    @property
+    def worker_id(self) -> UUID: ...
 
     def knows(self, workflow: str) -> bool: ...
 
@@ -62,7 +65,8 @@ class Site:
         self.db = db
         self.router = Router()
         self.notifier = Notifier(db)
-        self.listener = Listener(db, self.router, [CLOSED, REPLY, ANSWER])
+        self.listener = Listener(db, self.router, [CLOSED, REPLY, ANSWER, SWITCH])
+        self.mode = "owner"
         self.owners: list[LocalOwner] = []
         self.starts: Coalescer[NewRun, bool] = Coalescer(self._start_all)
         self.mail: Coalescer[Mail, Row | Exception | None] = Coalescer(self._send_all)
@@ -71,6 +75,7 @@ class Site:
         self._known_types: set[tuple[str, str]] = set()
         self.router.subscribe(CLOSED, self._closed)
         self.router.subscribe(REPLY, self._replied)
+        self.router.subscribe(SWITCH, self.in_mode)
 
     def _closed(self, execution_ids: list[str]) -> None:
         for key in execution_ids:
@@ -79,6 +84,14 @@ class Site:
     def _replied(self, keys: list[str]) -> None:
         for key in keys:
             self.router.wake(REPLY, key)
+
+    def in_mode(self, mode: str) -> None:
+        """How the hub takes decisions now; where it is claimed, wakes also make runs claimable."""
+        self.mode, self.notifier.poking = mode, mode == "sticky"
+
+    async def learn_mode(self) -> None:
+        """Asks the hub: at the start, and after wakes may have been lost."""
+        self.in_mode(await settings.mode(self.db))
 
     def owner_of(self, workflow_id: str) -> LocalOwner | None:
         """The owner of this workflow id in this process. A partition has one owner per pool."""

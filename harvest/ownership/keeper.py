@@ -1,4 +1,4 @@
-"""Keeps this worker's lease, and its hold on partitions."""
+"""Looks around once per interval: fences the dead, keeps this worker's share, and follows the switch."""
 
 from __future__ import annotations
 
@@ -7,161 +7,309 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
-from harvest.clock import Clock
+from harvest.clock import Clock, HubClock
 from harvest.hub import activity_tasks, partitions, workers, workflow_tasks
-from harvest.hub.database import Database, Session
+from harvest.hub.database import Database
+from harvest.hub.partitions import Look
 from harvest.ids import new_id
+from harvest.ownership.assignment import plan, refusal
+from harvest.ownership.lease import Lease
+from harvest.ownership.share import Share
 from harvest.ownership.term import RENEW_EVERY, Term, is_dead
+from harvest.ownership.watchdog import Driving
 from harvest.service import Periodic
+from harvest.wakes.notifier import Notifier
+from harvest.wakes.router import Router
+from harvest.wakes.topics import OWNERS, SWITCH
 
 log = logging.getLogger("harvest.ownership")
 
 
-class Keeper(Periodic):
-    """Registers, renews, acquires what is free or was held by the dead, and gives all back at the end.
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a worker is, apart from the id that it gets with each registration."""
 
-    `on_acquired(partitions)` is called after each acquisition. `owns_nothing` keeps workers without
-    workflow types out of ownership (O-4).
+    queue: str
+    pools: list[str]
+    build_id: str
+    definitions: dict[str, list[str]]
+    connections: int
+    can_own: bool
+    cache_capacity: int
+
+
+class Keeper(Periodic):
+    """Registers, fences the dead, acquires and releases by the plan, and gives all back at the end.
+
+    `shares` has what is owned, by pool. `on_registered(worker_id)`: a new identity, nothing of the old one is valid;
+    `on_mode(mode)` is awaited when the hub was switched.
     """
 
-    doing = "renew the lease"
+    doing = "look after ownership"
 
     def __init__(
         self,
         db: Database,
-        pool: str,
+        me: Identity,
         *,
-        build_id: str,
-        definitions: dict[str, list[str]],
-        lanes: int,
-        session: Callable[[], Session | None],
-        wake_queue: Callable[[str], None],
+        router: Router,
+        notifier: Notifier,
         clock: Clock,
         term: Term,
-        owns_nothing: bool,
+        figures: Callable[[], str],
         interval: float = RENEW_EVERY,
     ) -> None:
         super().__init__(interval)
-        self.db, self.pool, self.build_id, self.definitions, self.lanes = db, pool, build_id, definitions, lanes
-        self.session, self.wake_queue, self.clock, self.term = session, wake_queue, clock, term
-        self.owns_nothing = owns_nothing
+        self.db, self.me, self.router, self.notifier = db, me, router, notifier
+        self.clock, self.term, self.figures = clock, term, figures
         self.worker_id: UUID = new_id()
-        self.lock_key = 0
-        self._epochs: dict[int, int] = {}
-        self.on_acquired: list[Callable[[list[int]], None]] = []
+        self.shares = {pool: Share(self, pool) for pool in me.pools}
+        self.mode = "owner"
+        self.grants: list[str] = []
+        self.refusals: dict[str, str] = {}
+        self.driving = Driving()
+        self.lease: Lease | None = None
+        self.draining = False
         self.on_registered: list[Callable[[UUID], None]] = []
-        self._registering = asyncio.Lock()
-
-    @property
-    def epochs(self) -> dict[int, int]:
-        return self._epochs
+        self.on_mode: list[Callable[[str], Awaitable[None]]] = []
+        self.failovers = 0
+        self.scanned_at = 0.0
+        self._leave: list[Callable[[], None]] = []
+        self._turn = asyncio.Lock()
 
     def distrusted(self) -> bool:
         """True when the lease may have ended: nothing is decided until it is renewed."""
         return not self.term.trusts(self.clock.monotonic())
 
-    async def _open(self) -> None:
-        await self.register()
-        if not self.owns_nothing:
-            await workflow_tasks.retry_failed(self.db, self.pool)
-        await self.run_once()
+    @property
+    def partitions(self) -> int:
+        return sum(len(share.epochs) for share in self.shares.values())
 
-    async def register(self) -> None:
-        """A new identity: at the start, and after a fence."""
-        async with self._registering:
+    # --- life
+
+    async def _open(self) -> None:
+        self._leave = [
+            self.router.subscribe(OWNERS, self._owners_changed),
+            self.router.subscribe(SWITCH, lambda _: self.nudge()),
+        ]
+        async with self._turn:
             await self._register()
+        await self.run_once()
+        self.notifier.owners(self.me.pools)
+
+    def _owners_changed(self, pools: Sequence[str]) -> None:
+        if set(pools) & set(self.me.pools):
+            self.nudge()
 
     async def _register(self) -> None:
-        self.worker_id = new_id()
-        self.lock_key = self.worker_id.int & 0x7FFF_FFFF_FFFF_FFFF
-        self._epochs = {}
-        sent_at = self.clock.monotonic()
-        await self._lock()
-        await partitions.ensure(self.db, self.pool)
-        await workers.register(
+        """A new identity: at the start, and after a fence. The session lock comes first, so that no peer takes it for dead."""
+        if self.lease is not None:
+            await self.lease.stop()
+        for share in self.shares.values():
+            share.clear()
+        self.worker_id, self.grants, self.refusals = new_id(), [], {}
+        lock_key = self.worker_id.int & 0x7FFF_FFFF_FFFF_FFFF
+        self.scanned_at = self.clock.monotonic()
+        self.lease = Lease(
             self.db,
-            worker_id=self.worker_id,
-            pool=self.pool,
-            build_id=self.build_id,
-            lock_key=self.lock_key,
-            ttl=self.term.ttl,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            definitions=json.dumps(self.definitions),
-            connections=self.lanes,
+            self.worker_id,
+            lock_key,
+            term=self.term,
+            clock=self.clock,
+            loop=asyncio.get_running_loop(),
+            driving=self.driving,
+            lost=self.nudge,
+            figures=self.figures,
+            scanned_at=lambda: self.scanned_at,
         )
-        self.term.renewed(sent_at)
+        await self.lease.start()
+        sent_at = self.clock.monotonic()
+        self.mode, now_us = await workers.register(
+            self.db,
+            workers.Registration(
+                self.worker_id,
+                self.me.queue,
+                self.me.pools,
+                self.me.build_id,
+                lock_key,
+                self.term.ttl,
+                socket.gethostname(),
+                os.getpid(),
+                json.dumps(self.me.definitions),
+                self.me.connections,
+                self.me.can_own,
+                self.me.cache_capacity,
+            ),
+        )
+        if isinstance(self.clock, HubClock):
+            self.clock.observe(now_us, sent_at, self.clock.monotonic())
+        self.lease.registered(sent_at)
         for callback in self.on_registered:
             callback(self.worker_id)
+        for follow in self.on_mode:
+            await follow(self.mode)
 
-    async def _lock(self) -> None:
-        session = self.session()
-        if session is not None and not await workers.try_lock(session, self.lock_key):
-            log.error("the session lock of this worker is taken; peers will rely on its lease alone")
+    # --- one scan
 
-    async def reconnected(self, session: Session) -> None:
-        """The LISTEN connection is new: the old lock went with the old one."""
-        if self.lock_key:
-            await workers.try_lock(session, self.lock_key)
+    async def run_once(self) -> None:
+        """Bounded by half a lease: a connection that went silent must not hold up the next look."""
+        async with asyncio.timeout(max(1.0, self.term.ttl / 2)), self._turn:
+            await self._once()
 
-    async def run_once(self) -> list[int]:
-        """Renews, fences the dead, acquires; returns what was acquired.
-
-        Bounded by half a lease: a connection that went silent must not cost the lease.
-        """
-        async with asyncio.timeout(self.term.ttl / 2), self._registering:
-            return await self._once()
-
-    async def _once(self) -> list[int]:
-        sent_at = self.clock.monotonic()
-        now_us = await workers.renew(self.db, self.worker_id, ttl=self.term.ttl, figures=None)
-        if now_us is None:
+    async def _once(self) -> None:
+        look = await partitions.look(self.db, self.worker_id, self.me.pools)
+        self.scanned_at = self.clock.monotonic()
+        if look.state not in ("active", "draining"):
+            if self.stopping.is_set():
+                return
             log.warning("worker %s was fenced while it was away; it starts over", self.worker_id)
             await self._register()
-            return []
-        self.term.renewed(sent_at)
-        dead = await self._dead()
+            look = await partitions.look(self.db, self.worker_id, self.me.pools)
+        if look.mode != self.mode:
+            await self._switch(look.mode)
+            look = await partitions.look(self.db, self.worker_id, self.me.pools)
+        dead = [peer.worker_id for peer in look.peers if is_dead(peer.state, peer.lapsed, peer.locked)]
         if dead:
-            await workers.fence(self.db, dead)
-            for queue in set(await activity_tasks.release(self.db, dead)):
-                self.wake_queue(queue)
-        new: list[int] = []
-        if not self.owns_nothing:
-            held = await partitions.acquire(self.db, pool=self.pool, worker_id=self.worker_id)
-            new = [partition for partition, epoch in held.items() if self._epochs.get(partition) != epoch]
-            self._epochs = held
-        if dead:
-            await workers.forget(self.db, dead)
-        if new:
-            log.info("acquired %d partitions of pool %r", len(new), self.pool)
-            for callback in self.on_acquired:
-                callback(new)
-        return new
+            await self._bury(dead)
+            look = await partitions.look(self.db, self.worker_id, self.me.pools)
+        if self.draining or self.mode != "owner" or not self.me.can_own:
+            return
+        if set(self.grants) != set(self.me.pools):
+            await self._ask_for_grants()
+            look = await partitions.look(self.db, self.worker_id, self.me.pools)
+        for pool in self.grants:
+            await self._balance(self.shares[pool], look)
 
-    async def _dead(self) -> list[UUID]:
-        return [
-            row["worker_id"]
-            for row in await workers.others(self.db, self.worker_id, self.pool)
-            if is_dead(row["state"], row["lapsed"], not row["locked"])
-        ]
+    async def _bury(self, dead: list[UUID]) -> None:
+        """Fences them, which frees what they owned; gives back what they had taken; wakes the peers, for their part."""
+        log.warning("fencing %s: their sessions or leases ended", ", ".join(map(str, dead)))
+        await workers.fence(self.db, dead)
+        self.failovers += len(dead)
+        self.notifier.owners(self.me.pools)
+        for pool in await workflow_tasks.unclaim_of(self.db, dead):
+            self.notifier.pool(pool)
+        for queue in set(await activity_tasks.release(self.db, dead)):
+            self.notifier.queue(queue)
+        await workers.forget(self.db, dead)
+
+    async def _ask_for_grants(self) -> None:
+        """Ownership of a pool is for workers that register the same types; the others hear what differs."""
+        asked_before = dict(self.refusals)
+        async with self.db.transaction() as session:
+            await workers.turn(session, self.me.queue)
+            owners = await workers.owners(session, self.worker_id, self.me.pools)
+            self.refusals = {}
+            for pool in self.me.pools:
+                why = refusal(pool, dict(self.me.definitions), self.me.build_id, owners)
+                if why is not None:
+                    self.refusals[pool] = why
+            granted = [pool for pool in self.me.pools if pool not in self.refusals]
+            news = granted != self.grants or self.refusals != asked_before
+            if news:
+                await workers.grant(session, self.worker_id, granted, json.dumps(self.refusals) if self.refusals else None)
+        fresh = [pool for pool in granted if pool not in self.grants]
+        self.grants = granted
+        for pool, why in self.refusals.items():
+            if asked_before.get(pool) != why:
+                log.error("refused to own partitions of %r, and stands by: %s", pool, why)
+        if fresh:
+            await partitions.ensure(self.db, fresh)
+            for pool in fresh:  # this worker may have the code that a failed run waited for
+                await workflow_tasks.retry_failed(self.db, pool)
+
+    async def _balance(self, share: Share, look: Look) -> None:
+        live = 1 + sum(
+            1 for peer in look.peers if share.pool in peer.grants and peer.scanning and peer.locked and peer.state == "active"
+        )
+        idle = share.idle()
+        if idle:
+            await partitions.release(self.db, self.worker_id, share.pool, idle)
+            for partition in idle:
+                share.leaving.pop(partition, None)
+            log.info("released %d partitions of %r, %d owners now", len(idle), share.pool, live)
+            self.notifier.owners([share.pool])
+        wanted = plan(share.epochs, live, look.free.get(share.pool, 0))
+        if wanted.surplus:
+            share.leave(wanted.surplus)
+        elif wanted.acquire or share.unsure:
+            share.unsure = True
+            held = await partitions.acquire(self.db, pool=share.pool, worker_id=self.worker_id, size=wanted.acquire)
+            share.unsure = False
+            new = share.now_holds(held)
+            if new:
+                log.info("acquired %d partitions of %r", len(new), share.pool)
+
+    async def _switch(self, mode: str) -> None:
+        """The hub was switched. Nothing that was decided under the old mode can land any more."""
+        log.info("the hub is in %s mode now", mode)
+        self.mode = mode
+        if mode != "owner":
+            for share in self.shares.values():
+                share.clear()
+        for follow in self.on_mode:
+            await follow(mode)
+
+    # --- the end of a tenure
 
     async def fenced(self) -> None:
-        """This tenure is over. What was held is dropped by whoever held it; a new tenure begins."""
+        """A commit was refused. A new identity if this one is over, else what is owned is asked anew."""
         lost = self.worker_id
-        async with self._registering:
-            if self.worker_id == lost and self._epochs and not self.stopping.is_set():
+        async with self._turn:
+            if self.worker_id != lost or self.stopping.is_set():
+                return
+            look = await partitions.look(self.db, self.worker_id, self.me.pools)
+            if look.state not in ("active", "draining"):
                 await self._register()
+            elif look.mode != self.mode:
+                await self._switch(look.mode)
+            elif self.mode == "sticky":
+                await workflow_tasks.unclaim_of(self.db, [self.worker_id])
+            else:
+                for pool, share in self.shares.items():
+                    share.leaving = {}
+                    held = await partitions.acquire(self.db, pool=pool, worker_id=self.worker_id, size=0)
+                    share.epochs = {}
+                    share.now_holds(held)
+        self.nudge()
+
+    async def hand_over(self) -> None:
+        """Releases all that is owned and wakes the peers, while activities still run here (O-3)."""
+        async with self._turn:
+            self.draining, self.grants = True, []
+            for share in self.shares.values():
+                share.clear()
+            await workers.drain(self.db, self.worker_id)
+            await partitions.release_all(self.db, self.worker_id)
+            for pool in await workflow_tasks.unclaim_of(self.db, [self.worker_id]):
+                self.notifier.pool(pool)
+        self.notifier.owners(self.me.pools)
+        await self.notifier.flush()
 
     async def _close(self) -> None:
-        """Releases everything at once, so that a peer takes over without waiting for a lease."""
-        self._epochs = {}
+        for leave in self._leave:
+            leave()
         try:
-            await partitions.release(self.db, self.worker_id)
+            if not self.draining:
+                await self.hand_over()
+            for pool in await workflow_tasks.unclaim_of(self.db, [self.worker_id]):
+                self.notifier.pool(pool)
             for queue in set(await activity_tasks.release(self.db, [self.worker_id])):
-                self.wake_queue(queue)
+                self.notifier.queue(queue)
             await workers.forget(self.db, [self.worker_id])
         except Exception as exc:
             log.warning("could not release ownership, peers will wait for the lease: %s", exc)
+        if self.lease is not None:
+            await self.lease.stop()
+
+    def report(self) -> dict[str, Any]:
+        """For `effective_config` and the metrics."""
+        return {
+            "mode": self.mode,
+            "partitions": {pool: len(share.epochs) for pool, share in self.shares.items()},
+            "refusals": dict(self.refusals),
+        }

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 TTL = 10.0
 """Seconds that a lease lasts without renewal."""
 RENEW_EVERY = 1.0
-MARGIN = 2.0
-"""Seconds before the end of the lease at which its holder stops trusting it."""
+MARGIN = 0.2
+"""The part of a lease, at its end, in which its holder trusts it no longer."""
+SCANNING = 3.0
+"""Seconds since its last scan within which a worker counts as a live owner (O-3)."""
 
 
 @dataclass(slots=True)
@@ -19,16 +21,16 @@ class Term:
     trusted_until: float = 0.0
 
     def renewed(self, sent_at: float) -> None:
-        self.trusted_until = sent_at + self.ttl - MARGIN
+        self.trusted_until = sent_at + self.ttl * (1 - MARGIN)
 
     def trusts(self, now: float) -> bool:
         return now < self.trusted_until
 
 
-def is_dead(state: str, lapsed: bool, lock_free: bool) -> bool:
-    """Whether another worker's partitions may be taken.
+def is_dead(state: str, lapsed: bool, locked: bool) -> bool:
+    """Whether another worker may be fenced and its partitions taken.
 
     A fenced worker has lost already; a lapsed lease is over; a free session lock means that the process or
     its connection is gone.
     """
-    return state == "fenced" or lapsed or lock_free
+    return state == "fenced" or lapsed or not locked

@@ -5,18 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import Any
+from uuid import UUID
 
 import harvest.hub.database as hub
-from harvest.wakes.topics import CLOSED, DECIDE, QUEUE, REPLY, channel, chunks, dump
+from harvest.hub import workflow_tasks
+from harvest.wakes.topics import CLOSED, DECIDE, OWNERS, QUEUE, REPLY, channel, chunks, dump
 
 log = logging.getLogger("harvest.wakes")
 
 
 class Notifier:
-    """`decide`, `queue`, `closed` and `reply` note a hint; one task sends what gathered."""
+    """`decide`, `queue`, `closed` and `reply` note a hint; one task sends what gathered.
+
+    In sticky mode (`poking`) a wake also pokes the tasks of the runs, so that they can be claimed. A poke that is lost costs a
+    scan interval, like any wake.
+    """
 
     def __init__(self, db: hub.Database) -> None:
         self.db = db
+        self.poking = False
         self._sets: dict[tuple[str, str], dict[str, Any]] = {}
         self._task: asyncio.Task[None] | None = None
         self.sent = 0
@@ -24,6 +31,14 @@ class Notifier:
 
     def decide(self, pool: str, execution_id: Any, partition: int) -> None:
         self._note(DECIDE, pool, str(execution_id), [str(execution_id), partition])
+
+    def pool(self, pool: str) -> None:
+        """Tasks of this pool can be claimed."""
+        self._note(DECIDE, pool, "", None)
+
+    def owners(self, pools: list[str]) -> None:
+        for pool in pools:
+            self._note(OWNERS, "", pool, pool)
 
     def queue(self, name: str) -> None:
         self._note(QUEUE, "", name, name)
@@ -47,7 +62,10 @@ class Notifier:
                 sets, self._sets = self._sets, {}
                 pairs = []
                 for (topic, group), values in sets.items():
-                    for chunk in chunks(values.values(), cap=7_000):
+                    found = [value for value in values.values() if value is not None]
+                    if topic == DECIDE and self.poking and found:
+                        await self._poke([UUID(value[0]) for value in found])
+                    for chunk in chunks(found, cap=7_000) if found else ([],):
                         pairs.append((channel(self.db.schema, topic), dump([group, chunk] if topic == DECIDE else chunk)))
                 try:
                     await hub.notify(self.db, pairs)
@@ -57,6 +75,12 @@ class Notifier:
                     log.warning("could not send %d wakes: %s", len(pairs), exc)
         finally:
             self._task = None
+
+    async def _poke(self, execution_ids: list[UUID]) -> None:
+        try:
+            await workflow_tasks.poke(self.db, execution_ids)
+        except Exception as exc:
+            log.warning("could not poke %d runs, a scan will find them: %s", len(execution_ids), exc)
 
     async def flush(self) -> None:
         """Waits until what was noted is sent."""

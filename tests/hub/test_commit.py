@@ -29,9 +29,10 @@ async def db(dsn):
 
 async def owner(db: Database, pool: str = "p") -> tuple[Tenure, dict[int, int]]:
     worker_id = uuid.uuid4()
-    await partitions.ensure(db, pool)
+    await partitions.ensure(db, [pool])
     await workers.register(
-        db, worker_id=worker_id, pool=pool, build_id="b", lock_key=1, ttl=10, host="h", pid=1, definitions="{}", connections=2
+        db,
+        workers.Registration(worker_id, pool, [pool], "b", 1, 10, "h", 1, "{}", connections=2, can_own=True, cache_capacity=0),
     )
     return Tenure(worker_id, 0, pool), await partitions.acquire(db, pool=pool, worker_id=worker_id)
 
@@ -67,11 +68,12 @@ async def test_one_row_and_no_other_write_per_local_step(db):
     await session.close()
 
 
-@pytest.mark.parametrize("how", ["tenure", "owner", "epoch", "forgotten"])
+@pytest.mark.parametrize("how", ["tenure", "mode", "owner", "epoch", "forgotten"])
 async def test_a_stale_owner_writes_nothing(db, how):
     tenure, epochs = await owner(db)
     spoil = {
         "tenure": "update tenures set fenced = true",
+        "mode": "update tenures set mode = 'sticky'",
         "owner": "update partitions set worker_id = gen_random_uuid() where partition = 7",
         "epoch": "update partitions set epoch = epoch + 1 where partition = 7",
         "forgotten": "delete from tenures",
@@ -89,7 +91,7 @@ async def test_a_stale_owner_writes_nothing(db, how):
 async def test_a_poisoned_row_takes_the_whole_statement_back(db):
     tenure, epochs = await owner(db)
     batch = decision()
-    batch.merge(decision(events="{not json"))
+    batch.rows["decisions"] += decision(events="{not json").rows["decisions"]
     batch.epochs = {7: epochs[7]}
     session = await db.session()
     with pytest.raises(asyncpg.PostgresError):
@@ -119,7 +121,7 @@ async def test_a_fenced_or_forgotten_worker_acquires_nothing(db):
     moved = await partitions.acquire(db, pool="p", worker_id=second.worker_id)
     assert len(moved) == 512 and all(moved[p] > held[p] for p in held)
     await workers.forget(db, [tenure.worker_id])
-    await partitions.release(db, second.worker_id)
+    await partitions.release_all(db, second.worker_id)
     assert await partitions.acquire(db, pool="p", worker_id=tenure.worker_id) == {}
     assert len(await partitions.acquire(db, pool="p", worker_id=second.worker_id)) == 512
 

@@ -63,18 +63,24 @@ where t.execution_id = u.execution_id and t.seq = u.seq and t.attempt = u.attemp
 returning t.execution_id, t.seq, t.pool, t.partition
 
 -- name: release
--- Tasks of workers that died or stopped go back to their queue, the attempt not counted.
+-- Tasks of workers that died or stopped go back to their queue, the attempt not counted. A row that is locked belongs to a
+-- transaction that still runs, and is left to the sweep.
 update activity_tasks t set state = 'pending', worker_id = null, due_at = hub_now(), crashes = crashes + 1,
   expires_at = t.close_at
-where t.state = 'running' and t.worker_id = any(:worker_ids::uuid[])
+from (select execution_id, seq from activity_tasks
+      where state = 'running' and worker_id = any(:worker_ids::uuid[]) for update skip locked) held
+where t.execution_id = held.execution_id and t.seq = held.seq
 returning t.queue
 
 -- name: release_lost
 -- Tasks held by workers that are no more, whoever noticed.
 update activity_tasks t set state = 'pending', worker_id = null, due_at = hub_now(), crashes = crashes + 1,
   expires_at = t.close_at
-where t.state = 'running'
-  and not exists (select from workers w where w.worker_id = t.worker_id and w.state in ('active', 'draining'))
+from (select execution_id, seq from activity_tasks a
+      where a.state = 'running'
+        and not exists (select from workers w where w.worker_id = a.worker_id and w.state in ('active', 'draining'))
+      for update skip locked) held
+where t.execution_id = held.execution_id and t.seq = held.seq
 returning t.queue
 
 -- name: held
@@ -91,4 +97,5 @@ select execution_id, seq, attempt, result, failure, name from activity_tasks
 where execution_id = any(:execution_ids::uuid[]) and state = 'done' order by execution_id, seq
 
 -- name: done_runs
-select distinct execution_id, partition from activity_tasks where pool = :pool and state = 'done'
+select distinct execution_id, partition from activity_tasks
+where pool = :pool and state = 'done' and partition = any(:partitions::int2[])

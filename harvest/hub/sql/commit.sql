@@ -3,7 +3,8 @@
 
 -- section: fence
 with fence as materialized (
-  select 1 from tenures where worker_id = :worker_id::uuid and connection = :connection::int2 and not fenced for share
+  select 1 from tenures where worker_id = :worker_id::uuid and connection = :connection::int2 and not fenced and mode = 'owner'
+  for share
 ), held as materialized (
   -- One descent of the primary key per partition, whatever the planner knows: a join would read all 512 rows for each.
   select count(*) as n from unnest(:partitions::int2[], :epochs::int8[]) as h(partition, epoch)
@@ -11,6 +12,23 @@ with fence as materialized (
     select from partitions p
     where p.pool = :pool and p.partition = h.partition and p.epoch = h.epoch and p.worker_id = :worker_id offset 0
   ) as found
+)
+
+-- section: fence_claims
+-- In sticky mode: each run is still claimed by this worker, under this claim.
+with fence as materialized (
+  select 1 from tenures where worker_id = :worker_id::uuid and connection = :connection::int2 and not fenced and mode = 'sticky'
+  for share
+), held as materialized (
+  select count(*) as n from unnest(:claimed::uuid[], :claims::int8[]) as h(execution_id, claim)
+  cross join lateral (
+    select from workflow_tasks t where t.execution_id = h.execution_id and t.claim = h.claim and t.worker_id = :worker_id offset 0
+  ) as found
+)
+
+-- section: ok_claims
+, ok as materialized (
+  select 1 as yes where (select count(*) from fence) = 1 and (select n from held) = cardinality(:claimed)
 )
 
 -- section: ok
@@ -36,6 +54,16 @@ with fence as materialized (
                   :d_events::json[]) as u(execution_id, decision, first_event_id, at_us, mode, events)
 )
 
+-- section: claimed_decisions
+, put_claimed_decisions as (
+  insert into decisions (execution_id, decision, first_event_id, at, worker_id, replay_mode, events, scheduled)
+  select u.execution_id, u.decision, u.first_event_id, 'epoch'::timestamptz + u.at_us * interval '1 microsecond', :worker_id,
+         u.mode, u.events, u.scheduled
+  from ok, unnest(:cd_execution_ids::uuid[], :cd_decisions::int[], :cd_first_event_ids::int[], :cd_at_us::int8[],
+                  :cd_modes::text[], :cd_events::json[], :cd_scheduled::text[])
+    as u(execution_id, decision, first_event_id, at_us, mode, events, scheduled)
+)
+
 -- section: launches
 -- Runs whose start and first decision are one commit; a first decision may close the run.
 , launched as (
@@ -50,9 +78,9 @@ with fence as materialized (
     as u(execution_id, workflow_id, type, partition, seed, input, priority, timeout, memo, attributes, state, result, failure,
          task_state, due_us)
 ), launched_tasks as (
-  insert into workflow_tasks (execution_id, pool, partition, state, due_at, priority)
+  insert into workflow_tasks (execution_id, pool, partition, state, due_at, priority, fresh)
   select u.execution_id, :pool, u.partition, u.task_state,
-         coalesce('epoch'::timestamptz + u.due_us * interval '1 microsecond', 'infinity'), u.priority
+         coalesce('epoch'::timestamptz + u.due_us * interval '1 microsecond', 'infinity'), u.priority, false
   from ok, unnest(:l_execution_ids, :l_partitions, :l_task_states, :l_due_us, :l_priorities)
     as u(execution_id, partition, task_state, due_us, priority)
   where u.task_state is not null
@@ -60,10 +88,24 @@ with fence as materialized (
 
 -- section: tasks
 , put_tasks as (
-  update workflow_tasks t set state = u.state, partition = coalesce(t.partition, u.partition),
+  update workflow_tasks t set state = u.state, fresh = false, partition = coalesce(t.partition, u.partition),
     due_at = coalesce('epoch'::timestamptz + u.due_us * interval '1 microsecond', 'infinity')
   from ok, unnest(:t_execution_ids::uuid[], :t_states::text[], :t_due_us::int8[], :t_partitions::int2[])
     as u(execution_id, state, due_us, partition)
+  where t.execution_id = u.execution_id
+)
+
+-- section: parks
+-- A claimed run suspends: its claim ends, its pin begins (S-2). What was poked since its mail was read is due at once.
+, put_parks as (
+  update workflow_tasks t set worker_id = null, fresh = false, partition = coalesce(t.partition, u.partition),
+    state = case when t.wakes = u.wakes then 'parked' else 'pending' end,
+    due_at = case when t.wakes = u.wakes then coalesce('epoch'::timestamptz + u.due_us * interval '1 microsecond', 'infinity')
+                  else hub_now() end,
+    sticky_worker_id = case when u.pin is null then null else :worker_id end,
+    sticky_until = hub_now() + u.pin * interval '1 second', sticky_window = u.pin
+  from ok, unnest(:g_execution_ids::uuid[], :g_due_us::int8[], :g_partitions::int2[], :g_wakes::int[], :g_pins::float8[])
+    as u(execution_id, due_us, partition, wakes, pin)
   where t.execution_id = u.execution_id
 )
 

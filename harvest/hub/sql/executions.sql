@@ -44,7 +44,7 @@ from executions e left join workflow_tasks t using (execution_id)
 where e.execution_id = any(:execution_ids::uuid[])
 
 -- name: describe
-select e.execution_id, e.workflow_id, e.type, e.pool as queue, e.partition, e.state, e.created_at, e.closed_at, e.deadline,
+select e.execution_id, e.workflow_id, e.type, queue_of(e.pool) as queue, e.pool, e.partition, e.state, e.created_at, e.closed_at, e.deadline,
        e.attempt, e.priority, e.input, e.result, e.failure, e.memo, e.search_attributes, e.parent_workflow_id,
        e.continued_from, e.continued_to, t.state as task_state, nullif(t.due_at, 'infinity') as due_at, t.strikes, t.error,
        coalesce(d.decision, 0) as decisions,
@@ -60,10 +60,10 @@ where e.execution_id = coalesce(:execution_id::uuid,
   (select execution_id from executions where workflow_id = :workflow_id::text order by created_at desc, execution_id desc limit 1))
 
 -- name: listing
-select execution_id, workflow_id, type, pool as queue, state, created_at, closed_at, parent_workflow_id, search_attributes
+select execution_id, workflow_id, type, queue_of(pool) as queue, state, created_at, closed_at, parent_workflow_id, search_attributes
 from executions
 where (:state::text is null or state = :state) and (:type::text is null or type = :type)
-  and (:queue::text is null or pool = :queue)
+  and (:queue::text is null or queue_of(pool) = :queue)
   and (:prefix::text is null or starts_with(workflow_id, :prefix))
   and (:attributes::jsonb is null or search_attributes @> :attributes)
   and (:after::timestamptz is null or created_at >= :after) and (:before::timestamptz is null or created_at < :before)
@@ -77,4 +77,4 @@ where (:type::text is null or type = :type) group by state order by state
 
 -- name: open_runs
 select execution_id, workflow_id, type from executions
-where closed_at is null and (:pool::text is null or pool = :pool) order by created_at limit :size::int
+where closed_at is null and (:pool::text is null or queue_of(pool) = :pool) order by created_at limit :size::int

@@ -34,7 +34,8 @@ where execution_id = any(:execution_ids::uuid[]) and consumed_at is null
 order by execution_id, position
 
 -- name: unread_runs
-select distinct execution_id, partition from messages where pool = :pool and consumed_at is null
+select distinct execution_id, partition from messages
+where pool = :pool and consumed_at is null and partition = any(:partitions::int2[])
 
 -- name: forward
 -- Mail that reached a run just as it continued as new follows it, and so does its key.

@@ -2,43 +2,71 @@
 
 -- name: register
 with me as (
-  insert into workers (worker_id, pool, build_id, state, lock_key, started_at, heartbeat_at, lease_until, host, pid, definitions)
+  insert into workers (worker_id, pool, build_id, state, lock_key, started_at, heartbeat_at, lease_until, host, pid, definitions,
+                       pools, can_own, sticky_cache_enabled, sticky_cache_capacity, scanned_at)
   values (:worker_id::uuid, :pool, :build_id, 'active', :lock_key::int8, hub_now(), hub_now(),
-          hub_now() + :ttl::float8 * interval '1 second', :host, :pid::int, :definitions::json)
+          hub_now() + :ttl::float8 * interval '1 second', :host, :pid::int, :definitions::json, :pools::text[], :can_own::bool,
+          :cache_capacity::int > 0, :cache_capacity, hub_now())
+), way as materialized (
+  select mode from settings for share  -- the switch changes this row first, and finds our tenures afterwards
+), tenure as (
+  insert into tenures (worker_id, connection, mode)
+  select :worker_id, n, way.mode from way, generate_series(-1, :connections::int - 1) n
 )
-insert into tenures (worker_id, connection) select :worker_id, n from generate_series(-1, :connections::int - 1) n
+select mode, (extract(epoch from hub_now()) * 1000000)::int8 as now_us from way
 
 -- name: renew
--- False when the worker was fenced or forgotten: it must stop writing.
-update workers set heartbeat_at = hub_now(), lease_until = hub_now() + :ttl::float8 * interval '1 second', figures = :figures::json
+-- No row when the worker was fenced or forgotten: it must stop writing. A renewal that a crash of the database takes back
+-- costs nothing, so it does not wait for the disk.
+update workers set heartbeat_at = hub_now(), lease_until = hub_now() + :ttl::float8 * interval '1 second',
+  figures = coalesce(:figures::json, figures), scanned_at = hub_now() - :scan_age::float8 * interval '1 second'
 where worker_id = :worker_id::uuid and state in ('active', 'draining')
 returning (extract(epoch from hub_now()) * 1000000)::int8 as now_us
 
--- name: others
--- Workers of the pool that may still hold something. `locked`: a session holds the worker's advisory lock.
-select worker_id, state, lease_until < hub_now() as lapsed,
-  exists (select from pg_locks l where l.locktype = 'advisory' and l.granted and l.objsubid = 1
-            and l.database = (select oid from pg_database where datname = current_database())
-            and l.classid = (lock_key >> 32)::int8::oid and l.objid = (lock_key & 4294967295)::oid) as locked
-from workers
-where pool = :pool and worker_id <> :worker_id::uuid and state in ('active', 'draining', 'fenced')
+-- name: turn
+-- One worker of a queue at a time is admitted to ownership.
+select pg_advisory_xact_lock(hashtextextended('harvest grant ' || :queue, 0))
+
+-- name: owners
+-- Workers that may own something in these pools and are alive.
+select worker_id, host, pid, build_id, pools, grants, definitions from workers
+where state = 'active' and lease_until > hub_now() and worker_id <> :worker_id::uuid and grants && :pools::text[]
+  and (not pg_try_advisory_xact_lock_shared(lock_key) or statement_timestamp() < pg_postmaster_start_time() + interval '3 seconds')
+order by started_at
+
+-- name: grant
+update workers set grants = :grants::text[], refusals = :refusals::json where worker_id = :worker_id::uuid
+
+-- name: drain
+update workers set state = 'draining', grants = '{}' where worker_id = :worker_id::uuid and state = 'active'
 
 -- name: fence
--- Waits for the commits in flight of these workers, then none of theirs can land any more.
-with gone as (
-  update tenures set fenced = true where worker_id = any(:worker_ids::uuid[]) and not fenced returning worker_id
+-- Waits for the commits in flight of these workers, then none of theirs can land any more, and what they owned is free.
+with theirs as materialized (
+  select worker_id, connection from tenures where worker_id = any(:worker_ids::uuid[]) order by worker_id, connection for update
+), gone as (
+  update tenures t set fenced = true from theirs where t.worker_id = theirs.worker_id and t.connection = theirs.connection
+  returning 1
+), freed as (
+  update partitions set worker_id = null, since = hub_now()
+  where worker_id = any(:worker_ids) and (select count(*) from gone) >= 0
 )
-update workers set state = 'fenced' where worker_id = any(:worker_ids::uuid[]) and (select count(*) from gone) >= 0
+update workers set state = 'fenced', grants = '{}' where worker_id = any(:worker_ids) and (select count(*) from gone) >= 0
 returning worker_id
 
 -- name: forget
 with t as (delete from tenures where worker_id = any(:worker_ids::uuid[]))
-update workers set state = 'stopped' where worker_id = any(:worker_ids::uuid[])
+update workers set state = 'stopped', grants = '{}' where worker_id = any(:worker_ids::uuid[])
 
 -- name: live
-select worker_id, pool, build_id, state, host, pid, started_at, heartbeat_at, lease_until, definitions from workers
-where state in ('active', 'draining') and lease_until > hub_now() and (:pool::text is null or pool = :pool)
+select worker_id, pool, build_id, state, host, pid, started_at, heartbeat_at, lease_until, scanned_at, definitions, pools, can_own,
+       grants, refusals, figures, runtime, sticky_cache_enabled, sticky_cache_capacity
+from workers
+where state in ('active', 'draining') and lease_until > hub_now() and (:pool::text is null or pool = :pool or :pool = any(pools))
 order by started_at
 
 -- name: try_lock
 select pg_try_advisory_lock(:key::int8)
+
+-- name: sync_off
+set synchronous_commit = off

@@ -1,0 +1,186 @@
+"""The claim loop of sticky mode (S-1 to S-8)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from harvest.claims.claims import Claims
+from harvest.decider.decider import Decider
+from harvest.decisions.run import Claim
+from harvest.hub import workflow_tasks
+from harvest.hub.database import Row
+from harvest.service import Service
+from harvest.wakes.topics import DECIDE
+
+log = logging.getLogger("harvest.claims")
+CLAIM_SIZE = 200
+LOOK_FOR_LOST_EVERY = 10.0
+
+
+class Claimer(Service):
+    """Claims up to `slots` tasks of one pool at a time; `window` is the length of a pin in seconds, None without pins.
+
+    Idle until `active` is set. `kick` has it look at once.
+    """
+
+    def __init__(self, decider: Decider, claims: Claims, *, slots: int, window: float | None, interval: float) -> None:
+        super().__init__()
+        self.decider, self.claims, self.slots, self.window, self.interval = decider, claims, slots, window, interval
+        self.active = False
+        self.counts = {"sticky_hit_expected": 0, "cold_replay": 0, "forced_cold_replay": 0}
+        self.claimed = self.rounds = 0
+        self._kicked = asyncio.Event()
+        self._full = False
+        self._orphans: dict[UUID, int] = {}
+        self._sweep_at = self._reconcile_at = 0.0
+        claims.on_done = self._freed
+
+    def kick(self) -> None:
+        self._kicked.set()
+
+    def _freed(self) -> None:
+        if self._full:
+            self._kicked.set()
+
+    async def start_claiming(self) -> None:
+        """The hub is in sticky mode."""
+        self.active = True
+        await workflow_tasks.retry_failed(self.decider.db, self.decider.pool)
+        self.kick()
+
+    def stop_claiming(self) -> None:
+        self.active = False
+        self.claims.held.clear()
+
+    # --- the loop
+
+    async def _open(self) -> None:
+        self._leave: Callable[[], None] = self.decider.router.subscribe(DECIDE, self._woken)
+
+    async def _close(self) -> None:
+        leave = getattr(self, "_leave", None)
+        if leave is not None:
+            leave()
+
+    async def stop(self) -> None:
+        self.stopping.set()
+        self._kicked.set()
+        await super().stop()
+
+    def _woken(self, payload: Any) -> None:
+        pool, runs = payload
+        if pool != self.decider.pool or not self.active:
+            return
+        strangers = not runs
+        for execution_id, partition in runs:
+            found = UUID(execution_id)
+            if found in self.claims.held:
+                self.decider.wake(found, partition)
+            else:
+                strangers = True
+        if strangers:
+            self.kick()
+
+    async def _run(self) -> None:
+        loop, failures = asyncio.get_running_loop(), 0
+        while not self.stopping.is_set():
+            self._kicked.clear()
+            wait = self.interval
+            try:
+                if self.active and not self.decider.holdings.distrusted():
+                    wait = await self.run_once()
+                failures = 0
+            except Exception as exc:
+                failures += 1
+                if failures in (1, 10) or failures % 60 == 0:
+                    log.warning("cannot claim workflow tasks (%d in a row): %s", failures, exc)
+            if not self._kicked.is_set() and not self.stopping.is_set():
+                handle = loop.call_later(wait, self._kicked.set)
+                await self._kicked.wait()
+                handle.cancel()
+
+    async def run_once(self) -> float:
+        """Claims what there is room for; returns seconds until it is worth looking again."""
+        decider = self.decider
+        self.rounds += 1
+        while self.active and not self.stopping.is_set():
+            size = min(self.slots - len(self.claims.held), CLAIM_SIZE)
+            self._full = size <= 0
+            if size <= 0:
+                break
+            worker_id = self.claims.worker_id
+            rows = await workflow_tasks.claim(decider.db, pool=decider.pool, worker_id=worker_id, size=size)
+            if worker_id != self.claims.worker_id or not self.active:
+                break  # a new identity, or another mode: these claims are void
+            for row in rows:
+                self._take(row)
+            if len(rows) < size:
+                break
+        await self._sweep()
+        if self._full:
+            return self.interval
+        opens = await workflow_tasks.next_open(decider.db, decider.pool)
+        return self.interval if opens is None else min(self.interval, opens if opens > 0 else 0.05)
+
+    def _take(self, row: Row) -> Claim:
+        mode = row["sticky_replay_mode"]
+        claim = Claim(
+            row["execution_id"],
+            row["partition"],
+            row["claim"],
+            row["wakes"],
+            row["decision"],
+            row["scheduled"],
+            mode,
+            self.window,
+            row["sticky_worker_id"],
+            row["sticky_until"],
+        )
+        self.counts[mode] += 1
+        self.claimed += 1
+        self.claims.held[claim.execution_id] = claim
+        self.decider.claimed(claim)
+        return claim
+
+    async def take_one(self, execution_id: UUID) -> bool:
+        """For a query: True when the run is claimed by this worker (now), False when another one decides it."""
+        if execution_id in self.claims.held:
+            return True
+        if not self.active:
+            return False
+        row = await workflow_tasks.claim_one(self.decider.db, worker_id=self.claims.worker_id, execution_id=execution_id)
+        if row is None:
+            return execution_id in self.claims.held
+        self._take(row)
+        return True
+
+    async def _sweep(self) -> None:
+        """Once per interval: runs whose wake was lost; now and then claims whose answer was lost."""
+        loop = asyncio.get_running_loop()
+        now, decider = loop.time(), self.decider
+        if now < self._sweep_at:
+            return
+        self._sweep_at = now + self.interval
+        overlooked = await workflow_tasks.overlooked(decider.db, decider.pool)
+        if overlooked:
+            await workflow_tasks.poke(decider.db, overlooked)
+            self.kick()
+        if now < self._reconcile_at:
+            return
+        self._reconcile_at = now + LOOK_FOR_LOST_EVERY
+        mine = await workflow_tasks.claims_of(decider.db, self.claims.worker_id)
+        lost = {
+            execution_id: number
+            for execution_id, number in mine.items()
+            if (held := self.claims.held.get(execution_id)) is None or held.number != number
+        }
+        again = {execution_id: number for execution_id, number in lost.items() if self._orphans.get(execution_id) == number}
+        self._orphans = lost
+        if again:
+            log.warning("%d tasks were claimed but are not held; they go back", len(again))
+            await workflow_tasks.unclaim(decider.db, self.claims.worker_id, again)
+            self.kick()

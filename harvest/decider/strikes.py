@@ -1,0 +1,92 @@
+"""What becomes of a decision that failed: tried again with back-off, and parked after three strikes (F-4, R-3)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from harvest.backoff import Backoff
+from harvest.clock import MICRO
+from harvest.decider.effects import refuse
+from harvest.decider.loader import refuse_questions
+from harvest.decisions.answers import Undelivered
+from harvest.decisions.run import Claim, Run
+from harvest.errors import QueryFailed, UnknownWorkflowError
+from harvest.failure import encode_failure, failure_of
+from harvest.hub import workflow_tasks
+from harvest.hub.workflow_tasks import STRIKES
+from harvest.ownership.watchdog import LoopStuck
+
+if TYPE_CHECKING:
+    from harvest.decider.decider import Decider
+
+log = logging.getLogger("harvest.decider")
+
+
+class Strikes:
+    """Bound to one decider."""
+
+    def __init__(self, decider: Decider) -> None:
+        self.decider = decider
+
+    def failed(self, run: Run, exc: Exception | LoopStuck) -> None:
+        """The instance goes, the run stays open and is tried again; after three strikes it is parked in the dead letters
+        until a new worker comes."""
+        decider = self.decider
+        decider.residents.take(run)
+        if run.launch is not None:
+            decider.abandon_launch(run)
+            return
+        run.drop_instance()
+        run.known, run.loaded = False, None
+        run.seen.clear()
+        elsewhere = run.claim is not None and isinstance(exc, UnknownWorkflowError)
+        run.strikes += 0 if elsewhere else 1  # another worker of the pool may know the type
+        name = run.info.type if run.info is not None else "?"
+        log.error("decision of %s %s failed (strike %d): %s", name, run.workflow_id, run.strikes, exc, exc_info=exc)
+        refuse_questions(run, QueryFailed(f"the run cannot be replayed: {exc}"))
+        for delivery in run.queue:
+            refuse(delivery.ack, Undelivered(f"the decision failed: {exc}"))
+        # Mail is read again; results of activities of this process exist nowhere else.
+        kept = [d for d in run.queue if d.message is None and d.ack is None]
+        run.queue.clear()
+        run.queue.extend(kept)
+        run.updates = {name: ack for name, ack in run.updates.items() if not ack.done()}
+        run.dead = run.strikes >= STRIKES
+        delay = None if run.dead else Backoff(1.0, cap=30.0).delay(max(1, run.strikes))
+        if delay is not None:
+            run.blocked_until = decider.clock.now_us() + round(delay * MICRO)
+            decider.timers.arm(run.blocked_until, run.execution_id, run.partition)
+        self._note(run, encode_failure(failure_of(exc)), delay)
+
+    def park(self, run: Run) -> None:
+        """A dead run was claimed, and nothing ends it: it goes back to where it was."""
+        if run.claim is not None:
+            error = QueryFailed("parked after three failed decisions")
+            self._note(run, encode_failure(failure_of(error)), None)
+
+    def _note(self, run: Run, error: str, delay: float | None) -> None:
+        claim = run.claim
+        self.decider.spawn(self._strike(run, error, delay, claim))
+        if claim is not None:
+            run.claim, run.mail = None, False
+            if not run.queue:
+                self.decider.let_go(run)
+
+    async def _strike(self, run: Run, error: str, delay: float | None, claim: Claim | None) -> None:
+        db, strikes = self.decider.db, run.strikes
+        try:
+            await workflow_tasks.strike(db, run.execution_id, strikes=strikes, error=error, delay=delay)
+        finally:
+            if claim is not None:
+                self.decider.holdings.done(claim)
+        if delay is None and run.info is not None:
+            await workflow_tasks.bury(
+                db,
+                run.execution_id,
+                workflow_id=run.workflow_id,
+                type=run.info.type,
+                pool=self.decider.pool,
+                strikes=strikes,
+                error=error,
+            )

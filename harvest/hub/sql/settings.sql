@@ -1,0 +1,4 @@
+-- table: settings
+
+-- name: mode
+select mode from settings
