@@ -236,5 +236,19 @@ class HubNewer(HubError):
     """The schema was migrated by a newer Harvest than this one."""
 
 
+class HubBusy(HubError):
+    """The hub's tables could not be locked in time; nothing has changed."""
+
+
+class OwnerModeRefused(HarvestError):
+    """The hub cannot be switched to owner mode now. `reasons` lists everything that is in the way."""
+
+    def __init__(self, reasons: list[str]) -> None:
+        super().__init__(
+            "owner mode is refused:\n  - " + "\n  - ".join(reasons), hint="mend all of these, then enable it again"
+        )
+        self.reasons = reasons
+
+
 class Fenced(HubError):
     """This worker lost its right to write; everything of that tenure is dropped."""

@@ -72,6 +72,7 @@ class Unit:
         slots = config.max_workflow_slots if worker.registry.workflows else 0
         self.claimer = Claimer(self.decider, self.claims, slots=slots, window=window if resident else None, interval=interval)
         self.decider.on_timer = self.claimer.kick
+        self.claimer.on_strays = site.forward_strays
         self.share.busy = self.decider.busy_partitions
         self.share.on_leaving = self.decider.leave
         self.share.on_acquired = self._acquired

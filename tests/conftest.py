@@ -73,12 +73,31 @@ def template(server: str) -> str:
     return asyncio.run(_template(server))
 
 
+BEHAVIOUR = ("activities", "client", "conformance", "decider")
+"""Directories whose tests on a database run in both modes, unless they are marked `owner_only`."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "hub_mode" in metafunc.fixturenames and metafunc.definition.path.parent.name in BEHAVIOUR:
+        alone = metafunc.definition.get_closest_marker("owner_only")
+        metafunc.parametrize("hub_mode", ["owner"] if alone else ["owner", "sticky"], indirect=True)
+
+
 @pytest.fixture
-async def dsn(server: str, template: str) -> AsyncIterator[str]:
+def hub_mode(request: pytest.FixtureRequest) -> str:
+    """How decisions are taken on the test's hub."""
+    return getattr(request, "param", "owner")
+
+
+@pytest.fixture
+async def dsn(server: str, template: str, hub_mode: str) -> AsyncIterator[str]:
     """A migrated database of this test's own."""
     name = f"t_{uuid.uuid4().hex[:16]}"
     connection = await asyncpg.connect(server)
     await connection.execute(f'create database "{name}" template "{template}"')
+    if hub_mode == "sticky":
+        async with harvest.connect(with_database(server, name)) as switching:
+            await switching.disable_owner_mode()
     try:
         yield with_database(server, name)
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
@@ -21,16 +21,20 @@ CLAIM_SIZE = 200
 LOOK_FOR_LOST_EVERY = 10.0
 
 
+async def _nobody(_: list[UUID]) -> None: ...
+
+
 class Claimer(Service):
     """Claims up to `slots` tasks of one pool at a time; `window` is the length of a pin in seconds, None without pins.
 
-    Idle until `active` is set. `kick` has it look at once.
+    Idle until `active` is set. `kick` has it look at once. `on_strays(execution_ids)` takes care of mail of closed runs.
     """
 
     def __init__(self, decider: Decider, claims: Claims, *, slots: int, window: float | None, interval: float) -> None:
         super().__init__()
         self.decider, self.claims, self.slots, self.window, self.interval = decider, claims, slots, window, interval
         self.active = False
+        self.on_strays: Callable[[list[UUID]], Awaitable[None]] = _nobody
         self.counts = {"sticky_hit_expected": 0, "cold_replay": 0, "forced_cold_replay": 0}
         self.claimed = self.rounds = 0
         self._kicked = asyncio.Event()
@@ -165,10 +169,12 @@ class Claimer(Service):
         if now < self._sweep_at:
             return
         self._sweep_at = now + self.interval
-        overlooked = await workflow_tasks.overlooked(decider.db, decider.pool)
-        if overlooked:
-            await workflow_tasks.poke(decider.db, overlooked)
+        parked, closed = await workflow_tasks.overlooked(decider.db, decider.pool)
+        if parked:
+            await workflow_tasks.poke(decider.db, parked)
             self.kick()
+        if closed:
+            await self.on_strays(closed)
         if now < self._reconcile_at:
             return
         self._reconcile_at = now + LOOK_FOR_LOST_EVERY

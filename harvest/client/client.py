@@ -21,7 +21,9 @@ from harvest.hub.database import Database, Session
 from harvest.hub.migrate import check_version
 from harvest.ids import check_name, pool_of
 from harvest.operations import start as starting
+from harvest.operations import switch
 from harvest.operations.site import Site, as_json
+from harvest.operations.switch import Switched
 from harvest.workflow import WorkflowFunction
 
 T = TypeVar("T")
@@ -258,6 +260,14 @@ class Client:
     async def counts(self, type: str | None = None) -> dict[str, int]:
         """How many runs there are by state."""
         return await executions.counts(self.db, type)
+
+    async def enable_owner_mode(self) -> Switched:
+        """Gives each run one owner (O-8). Raises `OwnerModeRefused` with the reasons, or `HubBusy`."""
+        return await switch.enable_owner_mode(self.site)
+
+    async def disable_owner_mode(self) -> Switched:
+        """Puts the hub on the sticky claim loop. Raises `HubBusy`."""
+        return await switch.disable_owner_mode(self.site)
 
     async def workers(self) -> Sequence[dict[str, Any]]:
         """Workers that are alive now."""

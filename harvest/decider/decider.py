@@ -251,7 +251,7 @@ class Decider(Service):
         if not self.holdings.covers(execution_id, partition) or self.stopping.is_set():
             return False
         run = self._entry(execution_id, partition)
-        if run.dead and not isinstance(delivery.arrival, ENDING):
+        if run.parking or (run.dead and not isinstance(delivery.arrival, ENDING)):
             return False
         if run.offer(delivery):
             self.enqueue(run)
@@ -382,6 +382,7 @@ class Decider(Service):
                         draft = self._take(run)
                         if draft is not None:
                             run.busy = True
+                            run.parking = run.claim is not None and draft.task is not None and draft.task[0] == "parked"
                             drafts.append(draft)
             finally:
                 if drafts:
@@ -438,8 +439,8 @@ class Decider(Service):
                 for delivery in draft.deliveries:
                     refuse(delivery.ack, Undelivered("this worker may no longer write"))
             if self.holdings.worker_id == tenure:  # else a new tenure has begun already, and nothing is wrong with it
-                await self.holdings.fenced()
                 self.drop_all()
+                await self.holdings.fenced()
         except BaseException:
             unsure = HubUnreachable("this worker stopped while the hub was away; the request may be stored")
             for draft in drafts:
@@ -455,7 +456,7 @@ class Decider(Service):
     def _landed(self, drafts: list[Draft], committed: Committed) -> None:
         for draft in drafts:
             run = draft.run
-            run.busy = False
+            run.busy = run.parking = False
             if self.runs.get(run.execution_id) is not run:
                 # Dropped while it was on its way: durable all the same, and whoever owns it now goes on from there.
                 self._unreserve(draft)
@@ -494,6 +495,8 @@ class Decider(Service):
         if early is not None and self._loop is not None:
             self._loop.call_soon(self.claimed, early)
             return
+        if run.questions and run.instance is not None:
+            answer(run)
         if run.queue or run.mail or run.questions:
             self.refuse_all(run)
             run.seen.clear()
@@ -553,7 +556,7 @@ class Decider(Service):
 
     def _poisoned(self, draft: Draft, exc: Exception) -> None:
         run = draft.run
-        run.busy = False
+        run.busy = run.parking = False
         self._unreserve(draft)
         run.queue.extendleft(reversed([d for d in draft.deliveries if not isinstance(d.arrival, TimerFired)]))
         self.strikes.failed(run, exc)

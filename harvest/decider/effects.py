@@ -133,7 +133,7 @@ class Effects:
         if execution_id not in committed.started:
             if draft.closing is None:
                 refusal = ev.ChildFailed(command.seq, id_taken(command.workflow_id))
-                decider.offer(run.execution_id, run.partition, Delivery(refusal, execution_id))
+                self._hand(run.execution_id, run.partition, decider.pool, Delivery(refusal, execution_id))
             return
         pool = command.queue or decider.pool
         if pool != decider.pool or not decider.owns(command.workflow_id):
@@ -261,6 +261,11 @@ class Effects:
         partition = partition_of(parent.workflow_id)
         if parent.pool == decider.pool and decider.holdings.covers(parent.execution_id, partition):
             arrival = child_arrival(parent.seq, draft.closing)
-            decider.offer(parent.execution_id, partition, Delivery(arrival, child_message_id(draft)))
+            self._hand(parent.execution_id, partition, parent.pool, Delivery(arrival, child_message_id(draft)))
         else:
             decider.notifier.decide(parent.pool, parent.execution_id, partition)
+
+    def _hand(self, execution_id: UUID, partition: int, pool: str, delivery: Delivery) -> None:
+        """Something that also lies in the mailbox: where it cannot be offered directly, the run is woken for it."""
+        if not self.decider.offer(execution_id, partition, delivery):
+            self._mail(execution_id, pool, partition)

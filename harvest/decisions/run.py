@@ -97,6 +97,7 @@ class Run:
         "loading",
         "mail",
         "parent",
+        "parking",
         "parent_close",
         "partition",
         "priority",
@@ -141,6 +142,7 @@ class Run:
         self.loaded: Any = None  # a `load.Loaded` waiting to be absorbed
         self.loading = False
         self.claim: Claim | None = None
+        self.parking = False  # a commit that ends the claim is in flight: results go to their rows
         self.questions: list[Question] = []
         self.strikes = 0
         self.dead = False
@@ -176,6 +178,7 @@ class Run:
             or self.loading
             or self.loaded is not None
             or self.dead
+            or self.claim is not None
         )
 
     def size(self) -> int:

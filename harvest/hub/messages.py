@@ -66,10 +66,9 @@ async def drop_stranded(db: Runs, execution_id: UUID, successor: UUID) -> None:
     await db.fetch(_Q["drop_stranded"], execution_id=execution_id, successor=successor)
 
 
-async def drop_unread(db: Runs, execution_ids: Sequence[UUID], reply: str) -> list[UUID]:
-    """Puts away mail of closed runs; returns the updates that were answered with `reply`."""
-    rows = await db.fetch(_Q["drop_unread"], execution_ids=list(execution_ids), reply=reply)
-    return [row["message_id"] for row in rows if row["kind"] == "update"]
+async def drop_unread(db: Runs, execution_ids: Sequence[UUID], reply: str) -> Sequence[Row]:
+    """Puts away mail of closed runs, and answers updates with `reply`; returns kind and key of each."""
+    return await db.fetch(_Q["drop_unread"], execution_ids=list(execution_ids), reply=reply)
 
 
 async def by_key(db: Runs, *, workflow_id: str, kind: str, key: str) -> Row | None:

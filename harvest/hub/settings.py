@@ -1,8 +1,8 @@
-"""How decisions are taken on this hub: the switch between owner mode and sticky mode."""
+"""How decisions are taken on this hub: the switch between owner mode and sticky mode (O-8)."""
 
 from __future__ import annotations
 
-from harvest.hub.database import Runs
+from harvest.hub.database import Database, Runs, notify
 from harvest.hub.queries import queries
 
 _Q = queries("settings")
@@ -12,3 +12,26 @@ async def mode(db: Runs) -> str:
     """`owner` or `sticky`."""
     found: str = (await db.fetch(_Q["mode"]))[0]["mode"]
     return found
+
+
+async def switch(db: Database, to: str, *, lock_timeout: float, channel: str, payload: str) -> None:
+    """One transaction: the guard, the mode, and the end of all that was held in the old one.
+
+    Takes SHARE ROW EXCLUSIVE on the tasks, within `lock_timeout` seconds: readers go on, writers wait. The caller has to own
+    the table. Raises what asyncpg raises; nothing has changed then.
+    """
+    if to == "owner":
+        await db.fetch(_Q["stamp_all"])
+    async with db.transaction() as session:
+        await session.fetch(_Q["lock_timeout"], milliseconds=str(round(lock_timeout * 1000)))
+        await session.fetch(_Q["lock"])
+        await session.fetch(_Q["guard_on" if to == "owner" else "guard_off"])
+        await session.fetch(_Q["set_mode"], mode=to)
+        await session.fetch(_Q["turn_tenures"], mode=to)
+        if to == "owner":
+            await session.fetch(_Q["end_claims"])
+            await session.fetch(_Q["stamp_all"])
+        else:
+            await session.fetch(_Q["end_ownership"])
+            await session.fetch(_Q["end_running"])
+        await notify(session, [(channel, payload)])

@@ -52,13 +52,15 @@ async def next_open(db: Database, pool: str) -> float | None:
     return seconds
 
 
-async def poke(db: Runs, execution_ids: Sequence[UUID]) -> None:
-    """Makes parked runs due, and has those that are being decided look again."""
-    await db.fetch(_Q["poke"], execution_ids=list(execution_ids))
+async def poke(db: Runs, execution_ids: Sequence[UUID]) -> set[UUID]:
+    """Makes parked runs due, and has those that are being decided look again. Returns those that are open."""
+    return {row["execution_id"] for row in await db.fetch(_Q["poke"], execution_ids=list(execution_ids))}
 
 
-async def overlooked(db: Database, pool: str) -> list[UUID]:
-    return [row["execution_id"] for row in await db.fetch_once(_Q["overlooked"], pool=pool)]
+async def overlooked(db: Database, pool: str) -> tuple[list[UUID], list[UUID]]:
+    """Runs with something to read that nobody was woken for: parked ones, and closed ones."""
+    rows = await db.fetch_once(_Q["overlooked"], pool=pool)
+    return [r["execution_id"] for r in rows if r["open"]], [r["execution_id"] for r in rows if not r["open"]]
 
 
 async def wakes(db: Runs, execution_ids: Sequence[UUID]) -> dict[UUID, int]:

@@ -155,6 +155,10 @@ class Answerer:
             if claimed and not await self.claim(execution_id):
                 known = await executions.describe(self.site.db, workflow_id=None, execution_id=execution_id)
                 if known is not None and known["closed_at"] is None:
+                    if known["error"] is not None:
+                        raise QueryFailed("the run is parked: its decisions fail; see `harvest run show`")
+                    if not known["decisions"] and known["task_state"] == "pending":
+                        raise QueryFailed("the run has not begun yet: its start is delayed, or waits for a worker")
                     await send_pieces(self.site.db, ANSWER, key, dump(["elsewhere", ""]))
                     return
             try:

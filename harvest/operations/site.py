@@ -19,6 +19,7 @@ from harvest.hub.database import Database, Row, explained
 from harvest.hub.executions import NewRun
 from harvest.hub.messages import Mail
 from harvest.hub.sqlstate import Trouble, trouble_of
+from harvest.operations.strays import forward_strays
 from harvest.wakes.listener import Listener
 from harvest.wakes.notifier import Notifier
 from harvest.wakes.router import Router
@@ -67,6 +68,7 @@ class Site:
         self.notifier = Notifier(db)
         self.listener = Listener(db, self.router, [CLOSED, REPLY, ANSWER, SWITCH])
         self.mode = "owner"
+        self.notifier.on_strays = self.forward_strays
         self.owners: list[LocalOwner] = []
         self.starts: Coalescer[NewRun, bool] = Coalescer(self._start_all)
         self.mail: Coalescer[Mail, Row | Exception | None] = Coalescer(self._send_all)
@@ -88,6 +90,9 @@ class Site:
     def in_mode(self, mode: str) -> None:
         """How the hub takes decisions now; where it is claimed, wakes also make runs claimable."""
         self.mode, self.notifier.poking = mode, mode == "sticky"
+
+    async def forward_strays(self, execution_ids: Sequence[UUID]) -> None:
+        await forward_strays(self, execution_ids)
 
     async def learn_mode(self) -> None:
         """Asks the hub: at the start, and after wakes may have been lost."""

@@ -268,7 +268,8 @@ class Keeper(Periodic):
             elif look.mode != self.mode:
                 await self._switch(look.mode)
             elif self.mode == "sticky":
-                await workflow_tasks.unclaim_of(self.db, [self.worker_id])
+                for pool in await workflow_tasks.unclaim_of(self.db, [self.worker_id]):
+                    self.notifier.pool(pool)
             else:
                 for pool, share in self.shares.items():
                     share.leaving = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
@@ -18,12 +19,13 @@ class Notifier:
     """`decide`, `queue`, `closed` and `reply` note a hint; one task sends what gathered.
 
     In sticky mode (`poking`) a wake also pokes the tasks of the runs, so that they can be claimed. A poke that is lost costs a
-    scan interval, like any wake.
+    scan interval, like any wake. `on_strays(execution_ids)` is awaited for runs that turned out to be closed.
     """
 
     def __init__(self, db: hub.Database) -> None:
         self.db = db
         self.poking = False
+        self.on_strays: Callable[[list[UUID]], Awaitable[None]] | None = None
         self._sets: dict[tuple[str, str], dict[str, Any]] = {}
         self._task: asyncio.Task[None] | None = None
         self.sent = 0
@@ -78,7 +80,10 @@ class Notifier:
 
     async def _poke(self, execution_ids: list[UUID]) -> None:
         try:
-            await workflow_tasks.poke(self.db, execution_ids)
+            found = await workflow_tasks.poke(self.db, execution_ids)
+            closed = [execution_id for execution_id in execution_ids if execution_id not in found]
+            if closed and self.on_strays is not None:
+                await self.on_strays(closed)
         except Exception as exc:
             log.warning("could not poke %d runs, a scan will find them: %s", len(execution_ids), exc)
 

@@ -141,6 +141,8 @@ async def test_results_of_a_predecessors_children_go_to_nobody(client, worker):
 
     async with worker(slow, steady, parent):
         handle = await client.start(parent, 1, id="p")
+        while not [run async for run in client.list(prefix="slow-1")]:
+            await asyncio.sleep(0.005)
         await client.handle("slow-1").signal("go", 99)
         assert await handle.result(timeout=20) == 7
         assert await client.handle("slow-1").result(timeout=20) == 99

@@ -56,7 +56,7 @@ where m.execution_id = :execution_id::uuid and m.consumed_at is null
 -- name: drop_unread
 -- Mail for a run that is closed for good: updates are answered, the rest is put away.
 update messages set consumed_at = hub_now(), reply = case when kind = 'update' then :reply::json end
-where execution_id = any(:execution_ids::uuid[]) and consumed_at is null returning message_id, kind
+where execution_id = any(:execution_ids::uuid[]) and consumed_at is null returning kind, key
 
 -- name: by_key
 select m.message_id, m.reply, m.execution_id from messages m

@@ -108,7 +108,8 @@ with me as materialized (
 update workflow_tasks t set state = 'running', worker_id = :worker_id, claim = t.claim + 1, sticky_claimed_at = hub_now(),
   sticky_replay_mode = case when t.sticky_worker_id = :worker_id then 'sticky_hit_expected'
                             when t.sticky_worker_id is not null then 'forced_cold_replay' else 'cold_replay' end
-from me where t.execution_id = :execution_id::uuid and t.state <> 'running'
+from me
+where t.execution_id = :execution_id::uuid and (t.state = 'parked' or t.state = 'pending' and t.due_at <= hub_now())
 returning t.execution_id, t.partition, t.claim, t.wakes, t.sticky_worker_id, t.sticky_until, t.sticky_replay_mode,
   case when t.sticky_worker_id = :worker_id then 'sticky' else 'normal' end as scheduled,
   coalesce((select max(d.decision) from decisions d where d.execution_id = t.execution_id), 0) as decision
@@ -141,13 +142,16 @@ update workflow_tasks t set wakes = t.wakes + 1,
                 else t.due_at end,
   sticky_until = case when t.state = 'parked' then hub_now() + t.sticky_window * interval '1 second' else t.sticky_until end
 from these where t.execution_id = these.execution_id
+returning t.execution_id
 
 -- name: overlooked
--- Parked runs with something to read, whose wake was lost (F-5).
-select distinct m.execution_id from messages m join workflow_tasks t using (execution_id)
-where m.pool = :pool and m.consumed_at is null and t.state = 'parked'
+-- Parked runs with something to read, whose wake was lost (F-5), and closed ones that got mail as they closed.
+select distinct m.execution_id, t.execution_id is not null as open from messages m left join workflow_tasks t using (execution_id)
+where m.pool = :pool and m.consumed_at is null
+  and (t.state = 'parked' or t.execution_id is null
+       or t.state = 'pending' and t.due_at > hub_now() and m.kind in ('cancel', 'terminate'))
 union
-select distinct a.execution_id from activity_tasks a join workflow_tasks t using (execution_id)
+select distinct a.execution_id, true from activity_tasks a join workflow_tasks t using (execution_id)
 where a.pool = :pool and a.state = 'done' and t.state = 'parked'
 limit 1000
 

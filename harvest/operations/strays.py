@@ -1,0 +1,30 @@
+"""Mail that reached a run just as it closed: it follows to the next run, or is answered and put away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from harvest.decisions.rows import reply_failure, unfinished
+from harvest.hub import executions, messages
+from harvest.ids import partition_of
+
+if TYPE_CHECKING:
+    from harvest.operations.site import Site
+
+
+async def forward_strays(site: Site, execution_ids: Sequence[UUID]) -> None:
+    """Owners do this for the runs of their partitions; in sticky mode whoever notices it."""
+    for execution_id, row in (await executions.load(site.db, execution_ids)).items():
+        successor = row["continued_to"]
+        if row["state"] == "RUNNING":
+            continue
+        if successor is None:
+            for message in await messages.drop_unread(site.db, [execution_id], reply_failure(unfinished(row["state"]))):
+                if message["kind"] == "update":
+                    site.notifier.reply(execution_id, message["key"])
+            continue
+        await messages.forward(site.db, execution_id, successor)
+        await messages.drop_stranded(site.db, execution_id, successor)
+        site.notifier.decide(row["pool"], successor, partition_of(row["workflow_id"]))
