@@ -8,7 +8,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
@@ -169,9 +169,10 @@ class Worker(Service):
 
     # --- what the services need of each other -------------------------------------------------------
 
-    def _deliver(self, step: Step, arrival: Arrival) -> bool:
+    def _deliver(self, step: Step, arrival: Arrival, lost: Callable[[], None] | None) -> bool:
         unit = self.units.get(step.pool)
-        return unit is not None and unit.decider.offer(step.execution_id, step.partition, Delivery(arrival))
+        delivery = Delivery(arrival, lost=lost)
+        return unit is not None and unit.decider.offer(step.execution_id, step.partition, delivery)
 
     def _wake(self, execution_id: UUID, partition: int, pool: str) -> None:
         unit = self.units.get(pool)

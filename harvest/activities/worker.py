@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -49,7 +49,8 @@ class Held(NamedTuple):
 
 
 class ActivityWorker(Service):
-    """`slots` bounds eager and claimed tasks together. `deliver(step, arrival)` is False where the run is not ours.
+    """`slots` bounds eager and claimed tasks together. `deliver(step, arrival, lost)` is False where the run is not ours;
+    `lost` is called when it was, and the result was not ingested.
 
     Implements the decider's `Hands`.
     """
@@ -64,7 +65,7 @@ class ActivityWorker(Service):
         threads: int,
         drain: float,
         worker_id: Callable[[], UUID],
-        deliver: Callable[[Step, ev.Arrival], bool],
+        deliver: Callable[[Step, ev.Arrival, Callable[[], None] | None], bool],
         wake: Callable[[UUID, int, str], None],
         router: Router,
         notifier: Notifier,
@@ -78,7 +79,7 @@ class ActivityWorker(Service):
         self.free = slots
         self.names = sorted(registry.activities)
         self.threads = ThreadPoolExecutor(threads, "harvest-activity")
-        self.local = LocalSteps(registry, deliver, self.threads)
+        self.local = LocalSteps(registry, lambda step, arrival: deliver(step, arrival, None), self.threads)
         self.running: dict[tuple[UUID, int], Attempt] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._kicked = asyncio.Event()
@@ -235,9 +236,7 @@ class ActivityWorker(Service):
     # --- attempts ---------------------------------------------------------------------------------
 
     def _start(self, held: Held) -> None:
-        task = self.loop.create_task(self._attempt(held))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._keep(self._attempt(held))
 
     def _freed(self) -> None:
         self.free += 1
@@ -327,10 +326,20 @@ class ActivityWorker(Service):
         else:
             assert result is not None
             arrival = ev.ActivityCompleted(step.seq, result)
-        if self.deliver(step, arrival):
+        if self.deliver(step, arrival, lambda: self._keep(self._store(held, result, failure))):
             return
+        await self._store(held, result, failure)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _store(self, held: Held, result: msgspec.Raw | None, failure: Failure | None) -> None:
+        """Into the task's row, for whoever decides the run."""
+        step = held.step
         text = None if result is None else bytes(result).decode()
-        end = Finished(step.execution_id, step.seq, attempt, text, None if failure is None else encode_failure(failure))
+        end = Finished(step.execution_id, step.seq, held.attempt, text, None if failure is None else encode_failure(failure))
         row = await self._surely(self._completions, end)
         if row is not None:
             self._stored(row)
@@ -367,9 +376,7 @@ class ActivityWorker(Service):
         """A heartbeat: written at most once per two fifths of its time-out (or per second)."""
         if attempt.beats > 1:
             return  # a writer is at it, and will see the latest details
-        task = asyncio.get_running_loop().create_task(self._write_beats(attempt))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._keep(self._write_beats(attempt))
 
     async def _write_beats(self, attempt: Attempt) -> None:
         step, pause = attempt.step, 0.4 * (attempt.options.heartbeat or 2.5)

@@ -194,7 +194,7 @@ class Decider(Service):
         lost = Undelivered("this worker no longer owns the run")
         refuse(run.launch_ack, lost)
         for delivery in run.queue:
-            refuse(delivery.ack, lost)
+            delivery.refuse(lost)
         for future in run.updates.values():
             refuse(future, lost)
         refuse_questions(run, lost)
@@ -437,7 +437,7 @@ class Decider(Service):
                 if draft.run.busy:  # a part of the batch may have landed before
                     self._unreserve(draft)
                 for delivery in draft.deliveries:
-                    refuse(delivery.ack, Undelivered("this worker may no longer write"))
+                    delivery.refuse(Undelivered("this worker may no longer write"))
             if self.holdings.worker_id == tenure:  # else a new tenure has begun already, and nothing is wrong with it
                 self.drop_all()
                 await self.holdings.fenced()

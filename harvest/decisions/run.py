@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -19,13 +20,21 @@ class Delivery(NamedTuple):
     """An arrival on its way into history.
 
     `message` is its mailbox row, if it has one (`keyed` rows stay after they are read); `ack` is resolved
-    when the decision that ingested it is durable.
+    when the decision that ingested it is durable; `lost` is called when none will be taken here.
     """
 
     arrival: Arrival
     message: UUID | None = None
     keyed: bool = False
     ack: asyncio.Future[Any] | None = None
+    lost: Callable[[], None] | None = None
+
+    def refuse(self, error: BaseException) -> None:
+        """It will not be ingested by this worker, for now at least."""
+        if self.ack is not None and not self.ack.done():
+            self.ack.set_exception(error)
+        if self.lost is not None:
+            self.lost()
 
 
 class Parent(NamedTuple):
