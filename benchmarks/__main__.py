@@ -1,4 +1,4 @@
-"""`python -m benchmarks [W1 W3 …] [--compare dbos] [--slow-commits] [--rounds 3] [--json FILE]`."""
+"""`python -m benchmarks [W1 W3 …] [--compare dbos] [--slow-commits] [--mode sticky] [--rounds 3] [--json FILE]`."""
 
 from __future__ import annotations
 
@@ -66,6 +66,8 @@ class Bench:
                 await recreate(self.server.url(), "bench_peer")
                 peer = await stack.enter_async_context(Peer(self.options.compare, self.server.url("bench_peer")))
             client = await stack.enter_async_context(harvest.connect(dsn))
+            if self.options.mode == "sticky":
+                await client.disable_owner_mode()
             await stack.enter_async_context(make_worker(client))
             await warm_up(client)
             await self.measure(client, peer, await floor(dsn), "")
@@ -155,6 +157,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("workloads", nargs="*", help=f"{', '.join(WORKLOADS)}; all when none is named")
     parser.add_argument("--compare", choices=sorted(PACKAGES), help="run a peer beside, alternating")
     parser.add_argument("--slow-commits", action="store_true", help="measure W1 to W3 again with every commit slowed to 2 ms")
+    parser.add_argument("--mode", choices=("owner", "sticky"), default="owner", help="how the hub takes decisions")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()

@@ -44,6 +44,8 @@ class WorkerConfig(BaseSettings):
     max_batch: int = Field(256, ge=1, le=10_000)
     scan_interval: timedelta = Field(timedelta(seconds=1), ge=timedelta(milliseconds=10), le=timedelta(seconds=60))
     lease_ttl: timedelta = Field(timedelta(seconds=10), ge=timedelta(seconds=1), le=timedelta(hours=1))
+    metrics_port: int | None = Field(None, ge=0, le=65_535)
+    metrics_host: str = Field("127.0.0.1", min_length=1)
     drain_timeout: timedelta = Field(timedelta(seconds=10), ge=timedelta(0))
 
     def __init__(self, **values: Any) -> None:

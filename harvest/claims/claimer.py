@@ -27,7 +27,8 @@ async def _nobody(_: list[UUID]) -> None: ...
 class Claimer(Service):
     """Claims up to `slots` tasks of one pool at a time; `window` is the length of a pin in seconds, None without pins.
 
-    Idle until `active` is set. `kick` has it look at once. `on_strays(execution_ids)` takes care of mail of closed runs.
+    Idle until `active` is set. `kick` has it look at once. `on_strays(execution_ids)` takes care of mail of closed runs,
+    `on_figures` gets the sticky figures of the pool once per interval, where it is set.
     """
 
     def __init__(self, decider: Decider, claims: Claims, *, slots: int, window: float | None, interval: float) -> None:
@@ -35,6 +36,7 @@ class Claimer(Service):
         self.decider, self.claims, self.slots, self.window, self.interval = decider, claims, slots, window, interval
         self.active = False
         self.on_strays: Callable[[list[UUID]], Awaitable[None]] = _nobody
+        self.on_figures: Callable[[dict[str, int]], None] | None = None
         self.counts = {"sticky_hit_expected": 0, "cold_replay": 0, "forced_cold_replay": 0}
         self.claimed = self.rounds = 0
         self._kicked = asyncio.Event()
@@ -64,11 +66,14 @@ class Claimer(Service):
 
     async def _open(self) -> None:
         self._leave: Callable[[], None] = self.decider.router.subscribe(DECIDE, self._woken)
+        self.decider.notifier.on_poked.append(self.kick)
 
     async def _close(self) -> None:
         leave = getattr(self, "_leave", None)
         if leave is not None:
             leave()
+        if self.kick in self.decider.notifier.on_poked:
+            self.decider.notifier.on_poked.remove(self.kick)
 
     async def stop(self) -> None:
         self.stopping.set()
@@ -125,7 +130,7 @@ class Claimer(Service):
             if len(rows) < size:
                 break
         await self._sweep()
-        if self._full:
+        if self._full or self._kicked.is_set():
             return self.interval
         opens = await workflow_tasks.next_open(decider.db, decider.pool)
         return self.interval if opens is None else min(self.interval, opens if opens > 0 else 0.05)
@@ -145,6 +150,8 @@ class Claimer(Service):
             row["sticky_until"],
         )
         self.counts[mode] += 1
+        if mode != "forced_cold_replay":
+            self.decider.minute.add("hit_expected" if mode == "sticky_hit_expected" else "cold_replay")
         self.claimed += 1
         self.claims.held[claim.execution_id] = claim
         self.decider.claimed(claim)
@@ -175,6 +182,8 @@ class Claimer(Service):
             self.kick()
         if closed:
             await self.on_strays(closed)
+        if self.on_figures is not None:
+            self.on_figures(await workflow_tasks.sticky_figures(decider.db, decider.pool))
         if now < self._reconcile_at:
             return
         self._reconcile_at = now + LOOK_FOR_LOST_EVERY

@@ -15,7 +15,7 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 import harvest
-from harvest.cli import output, runs
+from harvest.cli import fleet, output, runs
 from harvest.cli.loop import run_async
 from harvest.cli.modules import load_modules
 from harvest.config import HubSettings, WorkerConfig
@@ -31,6 +31,10 @@ app = typer.Typer(
     help="Durable workflows and stateful entities on Postgres.", no_args_is_help=True, pretty_exceptions_enable=False
 )
 app.add_typer(runs.app, name="run")
+app.add_typer(fleet.owner, name="owner")
+app.add_typer(fleet.sticky, name="sticky")
+app.command()(fleet.fleet)
+app.command()(fleet.doctor)
 
 Url = Annotated[str, typer.Option("--database-url", envvar="HARVEST_DATABASE_URL", help="postgresql://user@host/database")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]

@@ -20,8 +20,8 @@ from harvest.hub import executions, workers
 from harvest.hub.database import Database, Session
 from harvest.hub.migrate import check_version
 from harvest.ids import check_name, pool_of
+from harvest.operations import doctor, fleet, switch
 from harvest.operations import start as starting
-from harvest.operations import switch
 from harvest.operations.site import Site, as_json
 from harvest.operations.switch import Switched
 from harvest.workflow import WorkflowFunction
@@ -268,6 +268,22 @@ class Client:
     async def disable_owner_mode(self) -> Switched:
         """Puts the hub on the sticky claim loop. Raises `HubBusy`."""
         return await switch.disable_owner_mode(self.site)
+
+    async def owner_status(self, queue: str | None = None) -> fleet.OwnerStatus:
+        """Who owns which partition, and who is alive."""
+        return await fleet.owner_status(self.site, queue)
+
+    async def sticky_report(self, workflow_id: str, execution_id: UUID | None = None) -> fleet.StickyReport:
+        """Where each decision of a run was taken, by whom, and which windows timed out (W-5)."""
+        return await fleet.sticky_report(self.site, workflow_id, execution_id)
+
+    async def sticky_figures(self) -> dict[str, float]:
+        """The figures of sticky execution over the whole hub (W-4)."""
+        return await fleet.sticky_figures(self.site)
+
+    async def examine(self) -> Sequence[doctor.Finding]:
+        """What is wrong with the hub or its fleet, worst first; what `harvest doctor` prints."""
+        return await doctor.examine(self.site)
 
     async def workers(self) -> Sequence[dict[str, Any]]:
         """Workers that are alive now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -45,6 +46,7 @@ from harvest.hub.executions import NewRun
 from harvest.ids import partition_of
 from harvest.ownership.watchdog import Driving, LoopStuck
 from harvest.service import Service
+from harvest.telemetry.counts import LastMinute
 from harvest.wakes.notifier import Notifier
 from harvest.wakes.router import Router
 
@@ -95,6 +97,9 @@ class Decider(Service):
         self.residents = Residents(options.resident_entries, options.resident_bytes)
         self.inbox = Inbox()
         self.timers = Timers(clock, self._due)
+        self.outcomes: Counter[tuple[str, str]] = Counter()  # (workflow, how the decision began)
+        self.minute = LastMinute(clock.monotonic)
+        self.timed: Callable[[float, str, str], None] | None = None
         self.effects = Effects(self)
         writer = Writer(pool)
         self.lanes = [Lane(db, writer, options.first_lane + n, self._gate) for n in range(options.lanes)]
@@ -353,6 +358,8 @@ class Decider(Service):
 
     def enqueue(self, run: Run) -> None:
         if self.inbox.put(run, self.clock.now_us()):
+            if self.timed is not None and not run.since:
+                run.since = perf_counter()
             self.pump_soon()
 
     def pump_soon(self) -> None:
@@ -424,6 +431,11 @@ class Decider(Service):
             return decide(run, now, mode, self.hands.reserve)
         finally:
             self.driving.end()
+            if run.info is not None:
+                self.outcomes[run.info.type, mode] += 1
+                if self.timed is not None:
+                    self.timed(perf_counter() - (run.since or perf_counter()), run.info.type, mode)
+                    run.since = 0.0
 
     # --- committing -------------------------------------------------------------------------------
 

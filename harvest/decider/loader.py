@@ -52,14 +52,10 @@ class Loader:
             self.needs_load(run)
             return None
         if run.instance is not None:
-            self.decider.residents.hits += 1
+            self._count(run, hit=True)
             return "warm"
         if run.dead:
-            refuse_questions(run, QueryFailed("the run is parked: its decisions fail; see `harvest run show`"))
-            if ending(run):
-                return "engine"
-            self.decider.strikes.park(run)
-            return None
+            return self._dead(run)
         if begins_later(run, self.decider.clock.now_us()):
             refuse_questions(run, QueryFailed("the run has not begun yet: its start is delayed"))
             self.decider.timers.arm(run.stored[1] or 0, run.execution_id, run.partition)
@@ -72,14 +68,32 @@ class Loader:
         left = rebuild(run, decisions, self.decider.registry, self.check_activity)
         if run.decision == 0:
             return "first"
-        self.decider.residents.misses += 1
-        if run.claim is not None and run.claim.replay_mode != "cold_replay":
-            self.decider.residents.forced += 1
+        self._count(run, hit=False)
         for command in left.local:
             self.decider.effects.start_activity(run, command)
         for request in left.external:
             self.decider.spawn(self.decider.effects.repost(run, request))
         return "cold"
+
+    def _dead(self, run: Run) -> str | None:
+        refuse_questions(run, QueryFailed("the run is parked: its decisions fail; see `harvest run show`"))
+        if ending(run):
+            return "engine"
+        self.decider.strikes.park(run)
+        return None
+
+    def _count(self, run: Run, *, hit: bool) -> None:
+        residents, minute = self.decider.residents, self.decider.minute
+        if hit:
+            residents.hits += 1
+        else:
+            residents.misses += 1
+        if run.claim is None:
+            return
+        minute.add("hit" if hit else "miss")
+        if not hit and run.claim.replay_mode != "cold_replay":  # W-3
+            residents.forced += 1
+            minute.add("forced_cold_replay")
 
     def only_ask(self, run: Run) -> None:
         """A run that may not be decided here. Closed ones answer questions all the same, from their history."""
@@ -157,9 +171,11 @@ class Loader:
                     del self.waiting[run.execution_id]
                 marks = {run.execution_id: run.decision for run in chosen}
                 cold = [run.execution_id for run in chosen if not run.known]
-                claims = {run.execution_id: run.claim for run in chosen if run.claim is not None}
+                claims = {run.execution_id: run.claim for run in chosen if run.claim is not None and not run.claim.fresh}
                 for run in chosen:
                     run.mail, run.loading = False, True
+                    if run.claim is not None:
+                        run.claim.fresh = False
                 try:
                     if claims:  # before the mail is read: what is poked later counts as unseen
                         for execution_id, wakes in (await workflow_tasks.wakes(self.decider.db, list(claims))).items():

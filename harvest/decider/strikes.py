@@ -43,6 +43,7 @@ class Strikes:
         elsewhere = run.claim is not None and isinstance(exc, UnknownWorkflowError)
         run.strikes += 0 if elsewhere else 1  # another worker of the pool may know the type
         name = run.info.type if run.info is not None else "?"
+        decider.outcomes[name, "blocked"] += 1
         log.error("decision of %s %s failed (strike %d): %s", name, run.workflow_id, run.strikes, exc, exc_info=exc)
         refuse_questions(run, QueryFailed(f"the run cannot be replayed: {exc}"))
         for delivery in run.queue:

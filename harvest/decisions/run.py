@@ -57,7 +57,8 @@ class Claim:
     """In sticky mode: this worker may decide the run until it parks it.
 
     `number` is the fence, `wakes` what had been poked when its mail was last read, `decision` the last one in history when it
-    was claimed. `scheduled` and `replay_mode` tell how it came here (W-2, W-5); `window` is the pin's length in seconds.
+    was claimed. A claim is `fresh` until its mail is read again. `scheduled` and `replay_mode` tell how it came here
+    (W-2, W-5); `window` is the pin's length in seconds.
     """
 
     execution_id: UUID
@@ -68,6 +69,7 @@ class Claim:
     scheduled: str
     replay_mode: str
     window: float | None
+    fresh: bool = True
     sticky_worker_id: UUID | None = None
     sticky_until: datetime | None = None
 
@@ -115,6 +117,7 @@ class Run:
         "queued",
         "remote_updates",
         "seen",
+        "since",
         "stored",
         "strikes",
         "tasks",
@@ -154,6 +157,7 @@ class Run:
         self.parking = False  # a commit that ends the claim is in flight: results go to their rows
         self.questions: list[Question] = []
         self.strikes = 0
+        self.since = 0.0  # when it became ready, while decisions are timed
         self.dead = False
         self.blocked_until = 0
         self.terminal = False

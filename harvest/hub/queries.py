@@ -12,7 +12,18 @@ from typing import Any
 
 _HEAD = re.compile(r"^-- (?:name|section): (\w+)[^\n]*\n", re.M)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
-FILES = ("executions", "history", "workflow_tasks", "activity_tasks", "messages", "workers", "partitions", "settings", "notify")
+FILES = (
+    "executions",
+    "history",
+    "workflow_tasks",
+    "activity_tasks",
+    "messages",
+    "workers",
+    "partitions",
+    "settings",
+    "diagnosis",
+    "notify",
+)
 
 
 class Query:

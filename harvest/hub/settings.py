@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from harvest.hub.database import Database, Runs, notify
 from harvest.hub.queries import queries
 
@@ -11,6 +13,12 @@ _Q = queries("settings")
 async def mode(db: Runs) -> str:
     """`owner` or `sticky`."""
     found: str = (await db.fetch(_Q["mode"]))[0]["mode"]
+    return found
+
+
+async def since(db: Runs) -> datetime:
+    """When the hub was put into its mode."""
+    found: datetime = (await db.fetch(_Q["mode"]))[0]["mode_since"]
     return found
 
 

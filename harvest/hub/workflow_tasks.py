@@ -86,6 +86,11 @@ async def responder(db: Runs, *, pool: str, execution_id: UUID, type: str) -> tu
     return row["mode"], row["worker_id"] if row["mode"] == "sticky" else None
 
 
+async def sticky_figures(db: Runs, pool: str | None) -> dict[str, int]:
+    """active_sticky_runs, ready_sticky_tasks, leased_sticky_tasks, capacity_pressure_tasks (W-4); of one pool, or of all."""
+    return dict((await db.fetch(_Q["sticky_figures"], pool=pool))[0])
+
+
 # --- failed decisions
 
 

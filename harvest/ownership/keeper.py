@@ -77,7 +77,7 @@ class Keeper(Periodic):
         self.draining = False
         self.on_registered: list[Callable[[UUID], None]] = []
         self.on_mode: list[Callable[[str], Awaitable[None]]] = []
-        self.failovers = 0
+        self.failovers = self.tenures = 0
         self.scanned_at = 0.0
         self._leave: list[Callable[[], None]] = []
         self._turn = asyncio.Lock()
@@ -149,6 +149,7 @@ class Keeper(Periodic):
         if isinstance(self.clock, HubClock):
             self.clock.observe(now_us, sent_at, self.clock.monotonic())
         self.lease.registered(sent_at)
+        self.tenures += 1
         for callback in self.on_registered:
             callback(self.worker_id)
         for follow in self.on_mode:

@@ -18,13 +18,15 @@ log = logging.getLogger("harvest.wakes")
 class Notifier:
     """`decide`, `queue`, `closed` and `reply` note a hint; one task sends what gathered.
 
-    In sticky mode (`poking`) a wake also pokes the tasks of the runs, so that they can be claimed. A poke that is lost costs a
-    scan interval, like any wake. `on_strays(execution_ids)` is awaited for runs that turned out to be closed.
+    In sticky mode (`poking`) a wake also pokes the tasks of the runs, so that they can be claimed; a poke that is lost costs
+    a scan interval, like any wake. `on_poked` are called after it, so that claims here need not wait for the NOTIFY;
+    `on_strays(execution_ids)` is awaited for runs that turned out to be closed.
     """
 
     def __init__(self, db: hub.Database) -> None:
         self.db = db
         self.poking = False
+        self.on_poked: list[Callable[[], None]] = []
         self.on_strays: Callable[[list[UUID]], Awaitable[None]] | None = None
         self._sets: dict[tuple[str, str], dict[str, Any]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -82,6 +84,8 @@ class Notifier:
         try:
             found = await workflow_tasks.poke(self.db, execution_ids)
             closed = [execution_id for execution_id in execution_ids if execution_id not in found]
+            for kick in self.on_poked:
+                kick()
             if closed and self.on_strays is not None:
                 await self.on_strays(closed)
         except Exception as exc:

@@ -124,10 +124,11 @@ async def test_a_holder_that_is_gone_loses_its_pins_at_once(client, remote, how)
             await one.units["default"].claimer.stop()
             await one.keeper.hand_over()
         else:
-            one.keeper.lease and await one.keeper.lease.stop()
             one.units["default"].claimer.active = False
-            await two.keeper.run_once()
             one.keeper.stopping.set()
+            one.keeper.nudge()
+            await one.keeper.lease.stop()  # its session ends, as that of a dead process does
+            await two.keeper.run_once()
         await handle.signal(Counter.put, 5)
         assert await handle.result(timeout=20) == [5]
         assert (await decisions(client, "c"))[-1][1:] == (two.keeper.worker_id, "normal", "cold")

@@ -1,7 +1,7 @@
 -- table: settings
 
 -- name: mode
-select mode from settings
+select mode, mode_since from settings
 
 -- name: lock_timeout
 select set_config('lock_timeout', :milliseconds::text, true)

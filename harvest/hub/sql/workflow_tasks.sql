@@ -188,3 +188,13 @@ select (select mode from settings) as mode, coalesce(
   (select w.worker_id from workers w
    where w.state = 'active' and w.lease_until > hub_now() and :pool = any(w.pools)
      and (w.definitions -> 'workflows')::jsonb ? :type order by random() limit 1)) as worker_id
+
+-- name: sticky_figures
+-- W-4. A worker is under pressure when its cache is nine tenths full.
+select count(*) filter (where t.sticky_until > hub_now()) as active_sticky_runs,
+  count(*) filter (where t.sticky_until > hub_now() and t.state = 'pending' and t.due_at <= hub_now()) as ready_sticky_tasks,
+  count(*) filter (where t.state = 'running' and t.sticky_replay_mode = 'sticky_hit_expected') as leased_sticky_tasks,
+  count(*) filter (where t.sticky_until > hub_now() and w.sticky_cache_capacity > 0
+                     and (w.figures ->> 'size')::int >= 0.9 * w.sticky_cache_capacity) as capacity_pressure_tasks
+from workflow_tasks t left join workers w on w.worker_id = t.sticky_worker_id
+where t.sticky_worker_id is not null and (:pool::text is null or t.pool = :pool)

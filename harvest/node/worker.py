@@ -8,88 +8,36 @@ import json
 import logging
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
 from harvest.activities.sweeper import Sweeper
 from harvest.activities.worker import ActivityWorker
-from harvest.claims.claimer import Claimer
-from harvest.claims.claims import Claims
 from harvest.client.client import Client
 from harvest.clock import Clock, HubClock, SystemClock
 from harvest.config import WorkerConfig, seconds
 from harvest.core.events import Arrival
-from harvest.decider.decider import Decider, DeciderOptions
-from harvest.decider.scan import Scanner
 from harvest.decisions.ports import Step
 from harvest.decisions.run import Delivery
 from harvest.definitions.registry import Registry
 from harvest.errors import ConfigError, HarvestError
 from harvest.hub.database import Session
 from harvest.ids import check_queue, pool_of
+from harvest.node.instrument import Instrumented
+from harvest.node.unit import Unit
 from harvest.operations.query import Answerer
 from harvest.ownership.keeper import Identity, Keeper
 from harvest.ownership.term import Term
 from harvest.service import Service
+from harvest.telemetry.export import Endpoint, Instruments, is_set_up
 from harvest.wakes.topics import ASK, DECIDE, OWNERS, QUEUE
 
 log = logging.getLogger("harvest.worker")
 DEFAULT_BUILD = "default"
 FINISH_LOCAL = 0.2
 """Seconds that local steps get to finish before a stopping worker hands its runs over."""
-
-
-class Unit:
-    """What a worker runs for one pool: one decider, and the two ways of feeding it. The mode says which one is on."""
-
-    def __init__(self, worker: Worker, pool: str, number: int) -> None:
-        config, site, keeper = worker.config, worker.client.site, worker.keeper
-        window = seconds(config.sticky_timeout)
-        resident = config.resident_workflows and window > 0
-        interval = seconds(config.scan_interval)
-        self.pool, self.keeper, self.share = pool, keeper, keeper.shares[pool]
-        self.claims = Claims(lambda: keeper.worker_id, keeper.distrusted, keeper.fenced)
-        self.decider = Decider(
-            worker.client.db,
-            worker.registry,
-            pool,
-            holdings=self.share,
-            hands=worker.activities,
-            router=site.router,
-            notifier=site.notifier,
-            clock=worker.clock,
-            options=DeciderOptions(
-                lanes=config.commit_lanes,
-                first_lane=number * config.commit_lanes,
-                batch=config.max_batch,
-                resident_entries=config.workflow_cache_size if resident else 0,
-                resident_bytes=config.workflow_cache_bytes,
-            ),
-            driving=keeper.driving,
-        )
-        self.scanner = Scanner(self.decider, self.share, interval=interval)
-        slots = config.max_workflow_slots if worker.registry.workflows else 0
-        self.claimer = Claimer(self.decider, self.claims, slots=slots, window=window if resident else None, interval=interval)
-        self.decider.on_timer = self.claimer.kick
-        self.claimer.on_strays = site.forward_strays
-        self.share.busy = self.decider.busy_partitions
-        self.share.on_leaving = self.decider.leave
-        self.share.on_acquired = self._acquired
-
-    def _acquired(self, partitions: list[int]) -> None:
-        self.decider.leave(partitions)  # whatever is left of an earlier tenure is out of date
-        self.scanner.acquired(partitions)
-
-    async def enter(self, mode: str, worker_id: UUID) -> None:
-        """Takes work in this mode from now on; nothing that was taken in the other way is kept."""
-        self.claimer.stop_claiming()
-        if mode == "sticky":
-            self.decider.take_up(self.claims, worker_id)
-            if self.claimer.slots and not self.keeper.draining:
-                await self.claimer.start_claiming()
-        else:
-            self.decider.take_up(self.share, worker_id)
 
 
 class Worker(Service):
@@ -214,6 +162,7 @@ class Worker(Service):
                 "miss_count": sum(u.decider.residents.misses for u in units),
                 "forced_cold_replay_count": sum(u.decider.residents.forced for u in units),
                 "eviction_count": sum(u.decider.residents.evictions for u in units),
+                "last_minute": sum((u.decider.minute.totals() for u in units), Counter()),
                 "claimed": sum(len(u.claims.held) for u in units),
                 "blocked_by": self.keeper.lease.blocked_by if self.keeper.lease is not None else "",
             }
@@ -238,10 +187,18 @@ class Worker(Service):
             await self._enter(unit.scanner)
             await self._enter(unit.claimer)
         await self._enter(self.sweeper)
+        self._measure()
         self.answerers = [Answerer(site, unit.decider, unit.claimer.take_one) for unit in self.units.values()]
         site.owners.extend(unit.decider for unit in self.units.values())
         tune_gc()
         self._say_hello()
+
+    def _measure(self) -> None:
+        """With `metrics_port` an endpoint of its own, else whatever OpenTelemetry provider the program has set up."""
+        port = self.config.metrics_port
+        self.endpoint = None if port is None else Endpoint(self.config.metrics_host, port)
+        provider = None if self.endpoint is None else self.endpoint.provider
+        self.instrumented = Instrumented(self, Instruments(provider), timed=provider is not None or is_set_up())
 
     def _say_hello(self) -> None:
         keeper = self.keeper
@@ -289,6 +246,10 @@ class Worker(Service):
             except Exception as exc:
                 log.error("could not hand over, peers will wait for the lease: %s", exc)
         await self._stop([self.activities, self.sweeper, self.keeper], opened)
+        if (instrumented := getattr(self, "instrumented", None)) is not None:
+            instrumented.close()
+        if (endpoint := getattr(self, "endpoint", None)) is not None:
+            endpoint.close()
 
     async def _stop(self, services: list[Service], opened: list[Service]) -> None:
         for service in services:

@@ -1,0 +1,26 @@
+"""Reads for people: what is wrong with a hub, and where a run's decisions were taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from harvest.hub.database import Row, Runs
+from harvest.hub.queries import queries
+
+_Q = queries("diagnosis")
+
+
+async def read(db: Runs, name: str) -> Sequence[Row]:
+    """One of the queries without arguments; see `sql/diagnosis.sql`."""
+    return await db.fetch(_Q[name])
+
+
+async def decisions(db: Runs, execution_id: UUID) -> Sequence[Row]:
+    """Every decision of a run with who took it and how."""
+    return await db.fetch(_Q["decisions"], execution_id=execution_id)
+
+
+async def task(db: Runs, execution_id: UUID) -> Row | None:
+    rows = await db.fetch(_Q["task"], execution_id=execution_id)
+    return rows[0] if rows else None

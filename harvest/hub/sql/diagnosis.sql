@@ -1,0 +1,47 @@
+-- What `harvest doctor` and the sticky report look at; run by people, not by loops.
+
+-- name: open_by_pool
+select pool, count(*) as runs, count(*) filter (where state <> 'running' and due_at < hub_now() - interval '5 seconds') as overdue,
+  coalesce(extract(epoch from hub_now() - min(due_at) filter (where state <> 'running' and isfinite(due_at))), 0)::float8 as oldest,
+  count(*) filter (where error is not null) as failing,
+  count(*) filter (where partition is null) as unstamped
+from workflow_tasks group by pool order by pool
+
+-- name: activities_by_queue
+select queue, count(*) as waiting, extract(epoch from hub_now() - min(due_at))::float8 as oldest, array_agg(distinct name) as names
+from activity_tasks where state = 'pending' and due_at < hub_now() - interval '5 seconds' group by queue order by queue
+
+-- name: dead_letters
+select count(*) as n from dead_letters
+
+-- name: lapsed
+select worker_id, host, pid, pool, state, extract(epoch from hub_now() - lease_until)::float8 as seconds
+from workers where state in ('active', 'draining', 'fenced') and lease_until < hub_now() order by lease_until
+
+-- name: lost_claims
+select count(*) as n from workflow_tasks t
+where t.worker_id is not null
+  and not exists (select from workers w where w.worker_id = t.worker_id and w.state in ('active', 'draining')
+                    and w.lease_until > hub_now())
+
+-- name: long_transactions
+select pid, application_name, state, extract(epoch from now() - xact_start)::float8 as seconds
+from pg_stat_activity
+where datname = current_database() and xact_start < now() - interval '60 seconds' and pid <> pg_backend_pid()
+  and backend_type = 'client backend'
+order by xact_start
+
+-- name: server
+select current_setting('max_connections')::int as most,
+  (select count(*) from pg_stat_activity where backend_type = 'client backend') as used,
+  current_setting('fsync') as fsync, current_setting('synchronous_commit') as synchronous_commit
+
+-- name: decisions
+select d.decision, d.at, d.worker_id, d.replay_mode, d.scheduled, json_array_length(d.events) as events, w.host, w.pid, w.build_id
+from decisions d left join workers w on w.worker_id = d.worker_id
+where d.execution_id = :execution_id::uuid order by d.decision
+
+-- name: task
+select t.state, nullif(t.due_at, 'infinity') as due_at, t.worker_id, t.claim, t.sticky_worker_id, t.sticky_until,
+  t.sticky_replay_mode, t.sticky_claimed_at, coalesce(t.sticky_until > hub_now(), false) as pinned
+from workflow_tasks t where t.execution_id = :execution_id::uuid

@@ -1,0 +1,10 @@
+"""The composition root: definitions and config become running services.
+
+worker      a worker: what its services need of each other, and its life
+unit        what it runs for one pool
+instrument  what it measures
+"""
+
+from harvest.node.worker import Worker
+
+__all__ = ["Worker"]

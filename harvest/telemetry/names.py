@@ -1,0 +1,69 @@
+"""The closed list of metrics. A test holds what a worker exports against it, and `docs/reference/metrics.md`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """`kind` is counter, gauge or histogram."""
+
+    kind: str
+    unit: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+METRICS: dict[str, Metric] = {
+    "harvest.workflow.resident": Metric(
+        "counter",
+        "{decision}",
+        ("workflow", "queue", "outcome"),
+        "decisions by how they began: hit (the run was in memory), first, cold (replayed), engine (ended without its code), "
+        "blocked (failed)",
+    ),
+    "harvest.workflow.resident.duration": Metric(
+        "histogram", "s", ("workflow", "queue", "outcome"), "from before the load to the end of the first drive"
+    ),
+    "harvest.workflow.cache_hit": Metric("counter", "{decision}", ("workflow",), "decisions that found their run in memory"),
+    "harvest.workflow.cache_miss": Metric("counter", "{decision}", ("workflow",), "decisions that had to replay their run"),
+    "harvest.workflow.commits": Metric("counter", "{commit}", ("queue",), "commit statements that landed"),
+    "harvest.workflow.committed": Metric("counter", "{decision}", ("queue",), "decisions in these commits"),
+    "harvest.workflow.in_memory": Metric("gauge", "{run}", ("queue",), "suspended runs kept in memory"),
+    "harvest.workflow.in_memory.bytes": Metric("gauge", "By", ("queue",), "their estimated size"),
+    "harvest.workflow.waiting": Metric("gauge", "{run}", ("queue",), "runs that are ready and not yet driven"),
+    "harvest.activity.running": Metric("gauge", "{activity}", ("queue",), "activity attempts under way, local steps left out"),
+    "harvest.activity.free_slots": Metric("gauge", "{slot}", ("queue",), "activity slots that are free"),
+    "harvest.owner.partitions": Metric("gauge", "{partition}", ("pool",), "partitions that this worker owns"),
+    "harvest.owner.refused": Metric("gauge", "{pool}", (), "pools in which this worker is refused ownership"),
+    "harvest.owner.failovers": Metric("counter", "{worker}", (), "dead workers that this one fenced"),
+    "harvest.owner.tenures": Metric(
+        "counter", "{tenure}", (), "identities this process has had: a second one means it was fenced"
+    ),
+    "harvest.worker.loop_blocked": Metric("gauge", "1", (), "1 while code holds the event loop for longer than 2 s"),
+    "sticky_execution.active_sticky_runs": Metric("gauge", "{run}", ("pool",), "open runs with a pin that holds"),
+    "sticky_execution.ready_sticky_tasks": Metric("gauge", "{task}", ("pool",), "pinned tasks that are due"),
+    "sticky_execution.leased_sticky_tasks": Metric(
+        "gauge", "{task}", ("pool",), "claimed tasks that were pinned to the claimer"
+    ),
+    "sticky_execution.hit_expected_last_minute": Metric("gauge", "{claim}", ("pool",), "claims by the pin's holder"),
+    "sticky_execution.miss_last_minute": Metric("gauge", "{decision}", ("pool",), "decisions that had to replay"),
+    "sticky_execution.forced_cold_replay_last_minute": Metric(
+        "gauge", "{decision}", ("pool",), "decisions that had to replay although a pin existed"
+    ),
+    "sticky_execution.cold_replay_last_minute": Metric("gauge", "{claim}", ("pool",), "claims of runs without a pin"),
+    "sticky_execution.hit_rate_last_minute": Metric("gauge", "1", ("pool",), "hits over all decisions"),
+    "sticky_execution.miss_rate_last_minute": Metric("gauge", "1", ("pool",), "misses over all decisions"),
+    "sticky_execution.capacity_pressure_tasks": Metric(
+        "gauge", "{task}", ("pool",), "pinned runs of workers whose cache is nine tenths full"
+    ),
+    "sticky_execution_workers.capacity": Metric("gauge", "{run}", (), "runs that the cache may hold"),
+    "sticky_execution_workers.size": Metric("gauge", "{run}", (), "runs in the cache"),
+    "sticky_execution_workers.hits": Metric("counter", "{decision}", (), "decisions that found their run in memory"),
+    "sticky_execution_workers.misses": Metric("counter", "{decision}", (), "decisions that had to replay"),
+    "sticky_execution_workers.forced_cold_replays": Metric("counter", "{decision}", (), "misses of pinned runs"),
+    "sticky_execution_workers.evictions": Metric("counter", "{run}", (), "runs that left the cache for others"),
+    "sticky_execution_workers.pressure": Metric("gauge", "1", (), "1 while the cache is nine tenths full"),
+}
+PRESSURE = 0.9
+"""The part of the cache from which on its worker counts as under pressure."""
