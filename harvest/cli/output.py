@@ -18,6 +18,8 @@ from harvest.errors import ConfigError, DefinitionError, HarvestError, PayloadEr
 
 console = Console()
 errors = Console(stderr=True)
+if not console.is_terminal:
+    console.width = 200  # what goes into a pipe or a file is not folded to a screen
 
 
 def plain(value: Any) -> Any:
