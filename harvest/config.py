@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from harvest.errors import ConfigError
+
+
+def _number_of_seconds(value: Any) -> Any:
+    """Environment variables are texts: `2.5` means seconds there, too."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+Span = Annotated[timedelta, BeforeValidator(_number_of_seconds)]
 
 
 class HubSettings(BaseSettings):
@@ -33,7 +44,7 @@ class WorkerConfig(BaseSettings):
 
     build_id: str = Field("default", min_length=1, max_length=200)
     owner_mode: bool = True
-    sticky_timeout: timedelta = Field(timedelta(seconds=5), ge=timedelta(0), le=timedelta(hours=1))
+    sticky_timeout: Span = Field(timedelta(seconds=5), ge=timedelta(0), le=timedelta(hours=1))
     max_workflow_slots: int = Field(1000, ge=0, le=100_000)
     resident_workflows: bool = True
     workflow_cache_size: int = Field(1000, ge=0, le=10_000_000)
@@ -42,11 +53,11 @@ class WorkerConfig(BaseSettings):
     activity_threads: int = Field(16, ge=1, le=1_000)
     commit_lanes: int = Field(2, ge=1, le=16)
     max_batch: int = Field(256, ge=1, le=10_000)
-    scan_interval: timedelta = Field(timedelta(seconds=1), ge=timedelta(milliseconds=10), le=timedelta(seconds=60))
-    lease_ttl: timedelta = Field(timedelta(seconds=10), ge=timedelta(seconds=1), le=timedelta(hours=1))
+    scan_interval: Span = Field(timedelta(seconds=1), ge=timedelta(milliseconds=10), le=timedelta(seconds=60))
+    lease_ttl: Span = Field(timedelta(seconds=10), ge=timedelta(seconds=1), le=timedelta(hours=1))
     metrics_port: int | None = Field(None, ge=0, le=65_535)
     metrics_host: str = Field("127.0.0.1", min_length=1)
-    drain_timeout: timedelta = Field(timedelta(seconds=10), ge=timedelta(0))
+    drain_timeout: Span = Field(timedelta(seconds=10), ge=timedelta(0))
 
     def __init__(self, **values: Any) -> None:
         try:

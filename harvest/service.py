@@ -95,7 +95,7 @@ class Periodic(Service):
             except Exception as exc:
                 failures += 1
                 if failures in (1, 10) or failures % 60 == 0:
-                    log.warning("cannot %s (%d in a row): %s", self.doing, failures, exc)
+                    log.warning("cannot %s (%d in a row): %s", self.doing, failures, str(exc) or type(exc).__name__)
             try:
                 await asyncio.wait_for(self._nudged.wait(), self.interval)
             except TimeoutError:

@@ -27,12 +27,14 @@ alter table partitions add column since timestamptz;
 create index partitions_free on partitions (pool) where worker_id is null;
 
 -- Sticky mode: a claim is worker_id with its number; a pin is sticky_worker_id until sticky_until. `wakes` grows
--- with each poke, so that a decision which did not see the cause does not park the run. From open_at anybody may claim.
+-- with each poke, so that a decision which did not see the cause does not park the run; `decision` is the last one when it was parked. From
+-- open_at anybody may claim.
 alter table workflow_tasks
   add column fresh boolean not null default true,
   add column worker_id uuid,
   add column claim bigint not null default 0,
   add column wakes int not null default 0,
+  add column decision int,
   add column sticky_worker_id uuid,
   add column sticky_until timestamptz,
   add column sticky_window float8,

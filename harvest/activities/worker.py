@@ -104,6 +104,14 @@ class ActivityWorker(Service):
     def unreserve(self) -> None:
         self._freed()
 
+    def abandon(self, execution_id: UUID, seq: int) -> None:
+        self._keep(self._give_back([(execution_id, seq)]))
+
+    async def _give_back(self, keys: list[tuple[UUID, int]]) -> None:
+        for queue in set(await activity_tasks.give_back(self.db, self.worker_id(), keys)):
+            self.kick(queue)
+            self.notifier.queue(queue)
+
     def start_local(self, step: Step) -> None:
         self.local.start(step)
 
@@ -187,8 +195,7 @@ class ActivityWorker(Service):
         lost, self._missing = missing & self._missing, missing
         if lost:
             log.warning("%d activities were claimed but never started; they go back to their queue", len(lost))
-            for queue in set(await activity_tasks.give_back(self.db, self.worker_id(), list(lost))):
-                self.kick(queue)
+            await self._give_back(list(lost))
 
     def _held(self, row: Row) -> Held:
         options = ev.DEFAULT_OPTIONS if row["options"] is None else msgspec.json.decode(row["options"], type=ev.ActivityOptions)

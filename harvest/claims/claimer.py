@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -40,7 +40,8 @@ class Claimer(Service):
         self.counts = {"sticky_hit_expected": 0, "cold_replay": 0, "forced_cold_replay": 0}
         self.claimed = self.rounds = 0
         self._kicked = asyncio.Event()
-        self._full = False
+        self._full = self._unsure = False
+        self._one_at_a_time = asyncio.Lock()
         self._orphans: dict[UUID, int] = {}
         self._sweep_at = self._reconcile_at = 0.0
         claims.on_done = self._freed
@@ -116,13 +117,15 @@ class Claimer(Service):
         """Claims what there is room for; returns seconds until it is worth looking again."""
         decider = self.decider
         self.rounds += 1
+        decider.pump_soon()  # what was left while the lease was distrusted
         while self.active and not self.stopping.is_set():
             size = min(self.slots - len(self.claims.held), CLAIM_SIZE)
             self._full = size <= 0
             if size <= 0:
                 break
             worker_id = self.claims.worker_id
-            rows = await workflow_tasks.claim(decider.db, pool=decider.pool, worker_id=worker_id, size=size)
+            async with self._one_at_a_time:
+                rows = await self._claim(worker_id, size)
             if worker_id != self.claims.worker_id or not self.active:
                 break  # a new identity, or another mode: these claims are void
             for row in rows:
@@ -132,8 +135,19 @@ class Claimer(Service):
         await self._sweep()
         if self._full or self._kicked.is_set():
             return self.interval
-        opens = await workflow_tasks.next_open(decider.db, decider.pool)
+        opens = await workflow_tasks.next_open(decider.db, decider.pool, self.claims.worker_id)
         return self.interval if opens is None else min(self.interval, opens if opens > 0 else 0.05)
+
+    async def _claim(self, worker_id: UUID, size: int) -> Sequence[Row]:
+        db = self.decider.db
+        if self._unsure:  # the answer of a claim was lost: what it gave is not ours in memory
+            await self._give_back(await self._strangers())
+            self._unsure = False
+        try:
+            return await workflow_tasks.claim(db, pool=self.decider.pool, worker_id=worker_id, size=size)
+        except BaseException:
+            self._unsure = True
+            raise
 
     def _take(self, row: Row) -> Claim:
         mode = row["sticky_replay_mode"]
@@ -163,7 +177,8 @@ class Claimer(Service):
             return True
         if not self.active:
             return False
-        row = await workflow_tasks.claim_one(self.decider.db, worker_id=self.claims.worker_id, execution_id=execution_id)
+        async with self._one_at_a_time:
+            row = await workflow_tasks.claim_one(self.decider.db, worker_id=self.claims.worker_id, execution_id=execution_id)
         if row is None:
             return execution_id in self.claims.held
         self._take(row)
@@ -177,9 +192,8 @@ class Claimer(Service):
             return
         self._sweep_at = now + self.interval
         parked, closed = await workflow_tasks.overlooked(decider.db, decider.pool)
-        if parked:
-            await workflow_tasks.poke(decider.db, parked)
-            self.kick()
+        for execution_id, partition in parked:
+            decider.notifier.decide(decider.pool, execution_id, partition)
         if closed:
             await self.on_strays(closed)
         if self.on_figures is not None:
@@ -187,15 +201,19 @@ class Claimer(Service):
         if now < self._reconcile_at:
             return
         self._reconcile_at = now + LOOK_FOR_LOST_EVERY
-        mine = await workflow_tasks.claims_of(decider.db, self.claims.worker_id)
-        lost = {
-            execution_id: number
-            for execution_id, number in mine.items()
-            if (held := self.claims.held.get(execution_id)) is None or held.number != number
-        }
+        lost = await self._strangers()
         again = {execution_id: number for execution_id, number in lost.items() if self._orphans.get(execution_id) == number}
         self._orphans = lost
-        if again:
-            log.warning("%d tasks were claimed but are not held; they go back", len(again))
-            await workflow_tasks.unclaim(decider.db, self.claims.worker_id, again)
+        await self._give_back(again)
+
+    async def _strangers(self) -> dict[UUID, int]:
+        """Claims that the hub thinks are ours and that are not held here."""
+        mine = await workflow_tasks.claims_of(self.decider.db, self.claims.worker_id, self.decider.pool)
+        held = self.claims.held
+        return {e: number for e, number in mine.items() if e not in held or held[e].number != number}
+
+    async def _give_back(self, claims: dict[UUID, int]) -> None:
+        if claims:
+            log.warning("%d tasks were claimed but are not held; they go back", len(claims))
+            await workflow_tasks.unclaim(self.decider.db, self.claims.worker_id, claims)
             self.kick()

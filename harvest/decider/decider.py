@@ -402,6 +402,8 @@ class Decider(Service):
 
     def _take(self, run: Run) -> Draft | None:
         """A draft, or None when there is nothing to commit (yet)."""
+        if self.runs.get(run.execution_id) is not run:
+            return None  # let go while it waited
         if not self.holdings.covers(run.execution_id, run.partition):
             self.loader.only_ask(run)
             return None
@@ -471,7 +473,8 @@ class Decider(Service):
             run.busy = run.parking = False
             if self.runs.get(run.execution_id) is not run:
                 # Dropped while it was on its way: durable all the same, and whoever owns it now goes on from there.
-                self._unreserve(draft)
+                for seq in self._unreserve(draft):
+                    self.hands.abandon(run.execution_id, seq)
                 resolve(run.launch_ack)
                 for delivery in draft.deliveries:
                     if isinstance(delivery.arrival, UpdateAdmitted):
@@ -486,8 +489,8 @@ class Decider(Service):
                 run.stored = draft.task
                 if run.claim is not None and draft.task[0] == "parked":
                     self._parked(run)
-            if run.strikes:
-                run.strikes = 0
+            if run.strikes or run.failing:
+                run.strikes, run.failing = 0, False
                 self.spawn(workflow_tasks.healed(self.db, [run.execution_id]))
             self.effects.after(draft, committed)
             if draft.closing is None:
@@ -495,19 +498,20 @@ class Decider(Service):
         if committed.posted:
             self.effects.posted(committed)
 
-    def _unclaim(self, run: Run) -> None:
+    def unclaim(self, run: Run) -> None:
+        """Its claim has ended, if it had one."""
         if run.claim is not None:
             self.holdings.done(run.claim)
             run.claim = None
 
     def _parked(self, run: Run) -> None:
         """The claim went with the commit. What came meanwhile is in the mailbox, and makes the run due again (S-2)."""
-        self._unclaim(run)
+        self.unclaim(run)
         early = self._early.pop(run.execution_id, None)
         if early is not None and self._loop is not None:
             self._loop.call_soon(self.claimed, early)
             return
-        if run.questions and run.instance is not None:
+        if run.questions and not run.mail and not run.loading and run.instance is not None:
             answer(run)
         if run.queue or run.mail or run.questions:
             self.refuse_all(run)
@@ -520,14 +524,15 @@ class Decider(Service):
         if not self.holdings.by_claim and not self.holdings.covers(run.execution_id, run.partition):
             self.let_go(run)  # its partition was left while the commit was on its way
             return
-        if run.questions and not run.mail and run.instance is not None:
+        unread = run.mail or run.loading or run.loaded is not None or bool(run.queue)
+        if run.questions and not unread and run.instance is not None:
             answer(run)
         due = run.next_due_us()
         if due is None:
             self.timers.forget(run.execution_id)
         else:
             self.timers.arm(due, run.execution_id, run.partition)
-        if run.queue or run.mail or run.questions:
+        if run.queue or run.mail or (run.questions and not run.loading):
             self.enqueue(run)
         if run.instance is None:
             return
@@ -541,7 +546,7 @@ class Decider(Service):
     def forget(self, run: Run) -> None:
         """A closed run leaves; what it had no time to look at goes back to the sender."""
         run.terminal = True
-        self._unclaim(run)
+        self.unclaim(run)
         self.timers.forget(run.execution_id)
         self.runs.pop(run.execution_id, None)
         if self.open_ids.get(run.workflow_id) == run.execution_id:
@@ -573,11 +578,13 @@ class Decider(Service):
         run.queue.extendleft(reversed([d for d in draft.deliveries if not isinstance(d.arrival, TimerFired)]))
         self.strikes.failed(run, exc)
 
-    def _unreserve(self, draft: Draft) -> None:
-        """Gives back the slots taken for eager activities that will not start."""
-        for command in draft.commands:
-            if isinstance(command, ActivityScheduled) and draft.run.tasks.get(command.seq) == "running":
-                self.hands.unreserve()
+    def _unreserve(self, draft: Draft) -> list[int]:
+        """Gives back the slots taken for eager activities that will not start; their numbers."""
+        tasks = draft.run.tasks
+        seqs = [c.seq for c in draft.commands if isinstance(c, ActivityScheduled) and tasks.get(c.seq) == "running"]
+        for _ in seqs:
+            self.hands.unreserve()
+        return seqs
 
 
 def _needs_its_row(draft: Draft) -> bool:

@@ -20,7 +20,7 @@ from harvest.failure import Failure, encode_failure, failure_of
 from harvest.hub import messages, workflow_tasks
 from harvest.hub.commit import Committed
 from harvest.ids import partition_of, queue_of
-from harvest.wakes.topics import CLOSED, REPLY
+from harvest.wakes.topics import CLOSED, REPLY, reply_key
 
 log = logging.getLogger("harvest.decider")
 
@@ -78,8 +78,8 @@ class Effects:
 
     def _replied(self, run: Run, update_id: str) -> None:
         decider = self.decider
-        decider.router.wake(REPLY, f"{run.execution_id}/{update_id}")
-        decider.notifier.reply(run.execution_id, update_id)
+        decider.router.wake(REPLY, reply_key(run.workflow_id, update_id))
+        decider.notifier.reply(run.workflow_id, update_id)
 
     def _commands(self, draft: Draft, committed: Committed, *, closing: bool) -> None:
         run = draft.run

@@ -110,7 +110,7 @@ class Lane:
                 raise
             except (Fenced, Taken):
                 # A first try may have landed late, and what refuses the second is its own doing.
-                found = await self._landed(await self.connected(), tenure, drafts, batch) if unsure else None
+                found = await self._surely_landed(tenure, drafts, batch) if unsure else None
                 if found is None:
                     raise
                 return found
@@ -118,7 +118,7 @@ class Lane:
                 trouble = Trouble.AWAY if isinstance(exc, HubError) else trouble_of(exc)
                 if not trouble.passes and unsure:
                     # A first try may have landed late: its rows would look like bad data to the second.
-                    found = await self._landed(await self.connected(), tenure, drafts, batch)
+                    found = await self._surely_landed(tenure, drafts, batch)
                     if found is not None:
                         return found
                 if not trouble.passes or (trouble is Trouble.FULL and len(drafts) > 1):
@@ -129,6 +129,19 @@ class Lane:
                     await self.close()
                 if tries in (1, 10) or tries % 60 == 0:
                     log.warning("commit of %d decisions waits for the hub (%s): %s", len(drafts), trouble.value, exc)
+            await asyncio.sleep(backoff.delay(tries))
+
+    async def _surely_landed(self, tenure: Tenure, drafts: list[Draft], batch: Batch) -> Committed | None:
+        """`_landed`, asked until the hub answers: nothing may be called refused that is durable."""
+        backoff, tries = Backoff(0.05, cap=2.0), 0
+        while True:
+            try:
+                return await self._landed(await self.connected(), tenure, drafts, batch)
+            except Exception as exc:
+                if not (isinstance(exc, HubError) or trouble_of(exc).passes):
+                    raise
+                tries += 1
+                await self.close()
             await asyncio.sleep(backoff.delay(tries))
 
     async def _landed(self, session: Session, tenure: Tenure, drafts: list[Draft], batch: Batch) -> Committed | None:

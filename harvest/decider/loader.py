@@ -14,7 +14,7 @@ from harvest.decisions.load import Loaded, describe_run, load, rebuild
 from harvest.decisions.rows import reply_failure, unfinished
 from harvest.decisions.run import Run
 from harvest.errors import QueryFailed, UnknownActivityError, WorkflowNotFound
-from harvest.hub import messages, workflow_tasks
+from harvest.hub import messages
 from harvest.ids import queue_of
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ class Loader:
             self.needs_load(run)
             return
         run.loaded = None
+        if self.decider.holdings.by_claim and run.instance is not None and not run.questions:
+            return  # it parked while its mail was read; the wake of that mail makes it due again
         if loaded is not None and loaded.row is not None and loaded.row["state"] != "RUNNING":
             self.closed_elsewhere(run, loaded.row, loaded)
             return
@@ -121,9 +123,12 @@ class Loader:
             self.needs_load(run)
             return False
         elif not run.known:
+            self.decider.unclaim(run)
             self.decider.refuse_all(run)
             self.decider.runs.pop(run.execution_id, None)
             return False
+        if run.claim is not None and loaded.wakes is not None:
+            run.claim.wakes = loaded.wakes
         for delivery in loaded.deliveries:
             run.offer(delivery)
         return True
@@ -148,6 +153,7 @@ class Loader:
             else:
                 reply = reply_failure(unfinished(row["state"]))
                 self.decider.spawn(messages.drop_unread(self.decider.db, [run.execution_id], reply))
+        self.decider.unclaim(run)
         self.decider.refuse_all(run)
         self.decider.runs.pop(run.execution_id, None)
 
@@ -171,16 +177,15 @@ class Loader:
                     del self.waiting[run.execution_id]
                 marks = {run.execution_id: run.decision for run in chosen}
                 cold = [run.execution_id for run in chosen if not run.known]
-                claims = {run.execution_id: run.claim for run in chosen if run.claim is not None and not run.claim.fresh}
+                claimed = [run.execution_id for run in chosen if run.claim is not None and not run.claim.fresh]
                 for run in chosen:
                     run.mail, run.loading = False, True
                     if run.claim is not None:
                         run.claim.fresh = False
                 try:
-                    if claims:  # before the mail is read: what is poked later counts as unseen
-                        for execution_id, wakes in (await workflow_tasks.wakes(self.decider.db, list(claims))).items():
-                            claims[execution_id].wakes = wakes
-                    found = await load(self.decider.db, cold, [run.execution_id for run in chosen])
+                    by_claim = self.decider.holdings.by_claim
+                    everyone = [run.execution_id for run in chosen]
+                    found = await load(self.decider.db, cold, everyone, claimed=claimed, by_claim=by_claim)
                     tries = 0
                 except Exception as exc:
                     tries += 1

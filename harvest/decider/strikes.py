@@ -53,7 +53,7 @@ class Strikes:
         run.queue.clear()
         run.queue.extend(kept)
         run.updates = {name: ack for name, ack in run.updates.items() if not ack.done()}
-        run.dead = run.strikes >= STRIKES
+        run.dead, run.failing = run.strikes >= STRIKES, True
         delay = None if run.dead else Backoff(1.0, cap=30.0).delay(max(1, run.strikes))
         if delay is not None:
             run.blocked_until = decider.clock.now_us() + round(delay * MICRO)
@@ -63,25 +63,29 @@ class Strikes:
     def park(self, run: Run) -> None:
         """A dead run was claimed, and nothing ends it: it goes back to where it was."""
         if run.claim is not None:
-            error = QueryFailed("parked after three failed decisions")
-            self._note(run, encode_failure(failure_of(error)), None)
+            self._note(run, None, None)
 
-    def _note(self, run: Run, error: str, delay: float | None) -> None:
+    def _note(self, run: Run, error: str | None, delay: float | None) -> None:
         claim = run.claim
         self.decider.spawn(self._strike(run, error, delay, claim))
         if claim is not None:
-            run.claim, run.mail = None, False
+            self.decider.unclaim(run)
+            run.mail = False
             if not run.queue:
                 self.decider.let_go(run)
 
-    async def _strike(self, run: Run, error: str, delay: float | None, claim: Claim | None) -> None:
+    async def _strike(self, run: Run, error: str | None, delay: float | None, claim: Claim | None) -> None:
         db, strikes = self.decider.db, run.strikes
-        try:
-            await workflow_tasks.strike(db, run.execution_id, strikes=strikes, error=error, delay=delay)
-        finally:
-            if claim is not None:
-                self.decider.holdings.done(claim)
-        if delay is None and run.info is not None:
+        struck = await workflow_tasks.strike(
+            db,
+            run.execution_id,
+            worker_id=self.decider.worker_id,
+            claim=None if claim is None else claim.number,
+            strikes=strikes,
+            error=error,
+            delay=delay,
+        )
+        if struck and error is not None and delay is None and run.info is not None:
             await workflow_tasks.bury(
                 db,
                 run.execution_id,

@@ -16,7 +16,7 @@ from harvest.core.replay import StoredDecision, replay_decision
 from harvest.decisions.run import Delivery, Parent, Run
 from harvest.definitions.registry import Registry
 from harvest.failure import decode_failure
-from harvest.hub import activity_tasks, executions, history, messages
+from harvest.hub import activity_tasks, executions, history, messages, workflow_tasks
 from harvest.hub.database import Database, Row
 from harvest.hub.workflow_tasks import STRIKES
 from harvest.ids import queue_of
@@ -31,10 +31,17 @@ class Loaded:
     error: Exception | None = None
     deliveries: list[Delivery] = field(default_factory=list)
     cold: bool = False
+    wakes: int | None = None
 
 
-async def load(db: Database, cold: Sequence[UUID], mail: Sequence[UUID]) -> dict[UUID, Loaded]:
-    """Row and history of the runs in `cold`, mail and finished activities of those in `mail`."""
+async def load(
+    db: Database, cold: Sequence[UUID], mail: Sequence[UUID], *, claimed: Sequence[UUID] = (), by_claim: bool = False
+) -> dict[UUID, Loaded]:
+    """Row and history of the runs in `cold`, mail and finished activities of those in `mail`.
+
+    Of the runs in `claimed` it is read before their mail how often they were poked: what is poked later counts as unseen. With
+    `by_claim` the first decision of a run that continues another one looks for mail that is still on its way from there.
+    """
     found: dict[UUID, Loaded] = {execution_id: Loaded() for execution_id in (*cold, *mail)}
     if cold:
         for execution_id in cold:
@@ -43,6 +50,14 @@ async def load(db: Database, cold: Sequence[UUID], mail: Sequence[UUID]) -> dict
             found[execution_id].row = row
         for execution_id, decisions in (await history.load(db, cold)).items():
             found[execution_id].decisions = decisions
+        if by_claim:
+            for execution_id in cold:
+                read = found[execution_id]
+                if read.row is not None and read.row["continued_from"] is not None and not read.decisions:
+                    await messages.forward(db, read.row["continued_from"], execution_id)
+    if claimed:
+        for execution_id, wakes in (await workflow_tasks.wakes(db, claimed)).items():
+            found[execution_id].wakes = wakes
     if mail:
         for row in await messages.load(db, mail):
             _add(found[row["execution_id"]], row, _mail)
@@ -91,6 +106,7 @@ def describe_run(run: Run, row: Row, decisions: list[StoredDecision]) -> None:
     run.workflow_id = row["workflow_id"]
     run.priority, run.deadline_us = row["priority"], row["deadline_us"]
     run.strikes = max(run.strikes, row["strikes"] or 0)
+    run.failing = row["failing"]
     run.stored = (row["task_state"] or "pending", row["due_us"]) if run.claim is None else ("running", None)
     run.dead = run.strikes >= STRIKES
     if row["parent_execution_id"] is not None:

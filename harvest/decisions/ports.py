@@ -34,6 +34,9 @@ class Hands(Protocol):
 
     def unreserve(self) -> None: ...
 
+    def abandon(self, execution_id: UUID, seq: int) -> None:
+        """The row of an eager task says that it is ours, and it will not be started: back to its queue."""
+
     def start_local(self, step: Step) -> None: ...
 
     def start_eager(self, step: Step) -> None: ...

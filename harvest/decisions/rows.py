@@ -78,7 +78,7 @@ class Writer:
             row = (run.execution_id, draft.number, draft.first_event_id, draft.at_us, draft.mode, draft.events)
             batch.add("claimed_decisions", (*row, claim.scheduled))
         if draft.task is not None and draft.task[0] == "parked":  # else the row says already that it is ours
-            batch.add("parks", (run.execution_id, draft.task[1], run.partition, claim.wakes, claim.window))
+            batch.add("parks", (run.execution_id, draft.task[1], run.partition, claim.wakes, claim.window, run.decision))
 
     def _launch(self, draft: Draft, new: NewRun, batch: Batch) -> None:
         """The run's own rows, as its first decision left it."""

@@ -97,6 +97,7 @@ class Run:
         "decision",
         "events",
         "execution_id",
+        "failing",
         "history_bytes",
         "hot",
         "info",
@@ -157,6 +158,7 @@ class Run:
         self.parking = False  # a commit that ends the claim is in flight: results go to their rows
         self.questions: list[Question] = []
         self.strikes = 0
+        self.failing = False  # its row tells of a failed decision
         self.since = 0.0  # when it became ready, while decisions are timed
         self.dead = False
         self.blocked_until = 0

@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -31,7 +32,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         " l_states l_results l_failures l_task_states l_due_us"
     ),
     "tasks": ("t_execution_ids", "t_states", "t_due_us", "t_partitions"),
-    "parks": columns("g_execution_ids g_due_us g_partitions g_wakes g_pins"),
+    "parks": columns("g_execution_ids g_due_us g_partitions g_wakes g_pins g_decisions"),
     "closes": ("c_execution_ids", "c_states", "c_results", "c_failures", "c_successors", "c_attributes"),
     "close_activities": ("ca_execution_ids",),
     "activities": columns(
@@ -147,6 +148,8 @@ async def commit(session: Session, tenure: Tenure, batch: Batch) -> Committed:
     rows = batch.rows
     if "starts" in rows and "closes" not in rows:
         rows["closes"] = []
+    if "parks" in rows:
+        rows["parks"].sort(key=itemgetter(0))  # pokes lock in the same order: no deadlock
     for section, columns in SECTIONS.items():
         found = rows.get(section)
         if found is None:

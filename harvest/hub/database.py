@@ -156,6 +156,8 @@ class Database:
             "tcp_keepalives_idle": "10",
             "tcp_keepalives_interval": "5",
             "tcp_keepalives_count": "3",
+            # Our transactions are short: one whose process was stopped in the middle gives its locks back.
+            "idle_in_transaction_session_timeout": "10000",
             **more,
         }
 

@@ -55,8 +55,14 @@ async def release(db: Runs, worker_id: UUID, pool: str, partitions: Sequence[int
     await db.fetch(_Q["release"], worker_id=worker_id, pool=pool, partitions=list(partitions))
 
 
-async def release_all(db: Runs, worker_id: UUID) -> None:
-    await db.fetch(_Q["release_all"], worker_id=worker_id)
+async def free_of(db: Runs, worker_ids: Sequence[UUID]) -> None:
+    """Frees all that these workers own."""
+    await db.fetch(_Q["free_of"], worker_ids=list(worker_ids))
+
+
+async def free_orphans(db: Runs, pools: Sequence[str]) -> int:
+    """Frees what belongs to workers that are no more; returns how much that was."""
+    return len(await db.fetch(_Q["free_orphans"], pools=list(pools)))
 
 
 async def owned(db: Runs, pool: str) -> Sequence[Row]:

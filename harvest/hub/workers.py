@@ -62,9 +62,9 @@ async def drain(db: Runs, worker_id: UUID) -> None:
     await db.fetch(_Q["drain"], worker_id=worker_id)
 
 
-async def fence(db: Runs, worker_ids: Sequence[UUID]) -> None:
-    """After this no commit of these workers can land, and their partitions are free."""
-    await db.fetch(_Q["fence"], worker_ids=list(worker_ids))
+async def fence(db: Runs, worker_ids: Sequence[UUID]) -> int:
+    """After this no commit of these workers can land; returns how many were not fenced before."""
+    return len(await db.fetch(_Q["fence"], worker_ids=list(worker_ids)))
 
 
 async def forget(db: Runs, worker_ids: Sequence[UUID]) -> None:

@@ -46,9 +46,9 @@ async def claim_one(db: Runs, *, worker_id: UUID, execution_id: UUID) -> Row | N
     return rows[0] if rows else None
 
 
-async def next_open(db: Database, pool: str) -> float | None:
-    """Seconds until the next task of the pool may be claimed by anybody."""
-    seconds: float | None = (await db.fetch_once(_Q["next_open"], pool=pool))[0]["seconds"]
+async def next_open(db: Database, pool: str, worker_id: UUID) -> float | None:
+    """Seconds until the next task of the pool may be claimed by this worker."""
+    seconds: float | None = (await db.fetch_once(_Q["next_open"], pool=pool, worker_id=worker_id))[0]["seconds"]
     return seconds
 
 
@@ -57,10 +57,11 @@ async def poke(db: Runs, execution_ids: Sequence[UUID]) -> set[UUID]:
     return {row["execution_id"] for row in await db.fetch(_Q["poke"], execution_ids=list(execution_ids))}
 
 
-async def overlooked(db: Database, pool: str) -> tuple[list[UUID], list[UUID]]:
-    """Runs with something to read that nobody was woken for: parked ones, and closed ones."""
+async def overlooked(db: Database, pool: str) -> tuple[list[tuple[UUID, int]], list[UUID]]:
+    """Runs with something to read that nobody was woken for: parked ones with their partition, and closed ones."""
     rows = await db.fetch_once(_Q["overlooked"], pool=pool)
-    return [r["execution_id"] for r in rows if r["open"]], [r["execution_id"] for r in rows if not r["open"]]
+    parked = [(row["execution_id"], row["partition"]) for row in rows if row["open"]]
+    return parked, [row["execution_id"] for row in rows if not row["open"]]
 
 
 async def wakes(db: Runs, execution_ids: Sequence[UUID]) -> dict[UUID, int]:
@@ -76,8 +77,14 @@ async def unclaim_of(db: Runs, worker_ids: Sequence[UUID]) -> list[str]:
     return [row["pool"] for row in await db.fetch(_Q["unclaim_of"], worker_ids=list(worker_ids))]
 
 
-async def claims_of(db: Database, worker_id: UUID) -> dict[UUID, int]:
-    return {row["execution_id"]: row["claim"] for row in await db.fetch_once(_Q["claims_of"], worker_id=worker_id)}
+async def claims_of(db: Database, worker_id: UUID, pool: str) -> dict[UUID, int]:
+    rows = await db.fetch_once(_Q["claims_of"], worker_id=worker_id, pool=pool)
+    return {row["execution_id"]: row["claim"] for row in rows}
+
+
+async def unpin(db: Runs, worker_id: UUID) -> None:
+    """Lets go of the pins of a worker that stops (S-5); its claims stay."""
+    await db.fetch(_Q["unpin"], worker_id=worker_id)
 
 
 async def responder(db: Runs, *, pool: str, execution_id: UUID, type: str) -> tuple[str, UUID | None]:
@@ -94,9 +101,24 @@ async def sticky_figures(db: Runs, pool: str | None) -> dict[str, int]:
 # --- failed decisions
 
 
-async def strike(db: Runs, execution_id: UUID, *, strikes: int, error: str, delay: float | None) -> None:
-    """Records a failed decision; `delay` seconds until the next try, None to park it."""
-    await db.fetch(_Q["strike"], execution_id=execution_id, strikes=strikes, error=error, delay=delay)
+async def strike(
+    db: Runs,
+    execution_id: UUID,
+    *,
+    worker_id: UUID,
+    claim: int | None,
+    strikes: int,
+    error: str | None,
+    delay: float | None,
+) -> bool:
+    """Records a failed decision; `delay` seconds until the next try, None to park it. `claim` in sticky mode.
+
+    False when the run is not this worker's any more: nothing is written then. Without `error` the last one stays.
+    """
+    rows = await db.fetch(
+        _Q["strike"], execution_id=execution_id, worker_id=worker_id, claim=claim, strikes=strikes, error=error, delay=delay
+    )
+    return bool(rows)
 
 
 async def strike_stuck(db: Runs, execution_id: UUID, where: str, seconds: float) -> None:

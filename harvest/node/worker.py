@@ -23,6 +23,7 @@ from harvest.decisions.ports import Step
 from harvest.decisions.run import Delivery
 from harvest.definitions.registry import Registry
 from harvest.errors import ConfigError, HarvestError
+from harvest.hub import workflow_tasks
 from harvest.hub.database import Session
 from harvest.ids import check_queue, pool_of
 from harvest.node.instrument import Instrumented
@@ -236,6 +237,7 @@ class Worker(Service):
             site.listener.on_connect.remove(self._reconnected)
         opened = getattr(self, "_services", [])
         self.activities.stop_claiming()
+        await self._unpin()
         await self._stop([*(u.scanner for u in units), *(u.claimer for u in units)], opened)
         if self.activities in opened:
             await self.activities.finish_local(FINISH_LOCAL)
@@ -250,6 +252,18 @@ class Worker(Service):
             instrumented.close()
         if (endpoint := getattr(self, "endpoint", None)) is not None:
             endpoint.close()
+
+    async def _unpin(self) -> None:
+        """S-5: peers may claim what waits as soon as the drain begins; what parks during it is not pinned."""
+        for unit in self.units.values():
+            unit.claimer.window = None
+            for claim in unit.claims.held.values():
+                claim.window = None
+        if self.keeper.mode == "sticky" and self.keeper.lease is not None:
+            try:
+                await workflow_tasks.unpin(self.client.db, self.keeper.worker_id)
+            except Exception as exc:
+                log.warning("could not release the pins, they run out: %s", exc)
 
     async def _stop(self, services: list[Service], opened: list[Service]) -> None:
         for service in services:

@@ -15,6 +15,7 @@ import harvest.hub.database as hub
 from harvest.decisions.answers import Undelivered
 from harvest.errors import HarvestError, QueryFailed, QueryTimeout, WorkflowNotFound
 from harvest.hub import executions, workflow_tasks
+from harvest.hub.workflow_tasks import STRIKES
 from harvest.ids import new_id, partition_of, queue_of
 from harvest.operations.site import LocalOwner, Site
 from harvest.wakes.topics import ANSWER, ASK, channel, dump
@@ -40,7 +41,10 @@ async def query(
     row = await _find(site, workflow_id, execution_id)
     owner = site.owner_in(row["pool"], workflow_id)
     if owner is not None:
-        return await _within(patience, name, _ask(owner, row["execution_id"], workflow_id, name, input))
+        try:
+            return await _within(patience, name, _ask(owner, row["execution_id"], workflow_id, name, input))
+        except Undelivered:
+            pass  # it went to another worker meanwhile
     return await _remotely(site, row, workflow_id, name, input, patience)
 
 
@@ -155,17 +159,16 @@ class Answerer:
             if claimed and not await self.claim(execution_id):
                 known = await executions.describe(self.site.db, workflow_id=None, execution_id=execution_id)
                 if known is not None and known["closed_at"] is None:
-                    if known["error"] is not None:
+                    if (known["strikes"] or 0) >= STRIKES:
                         raise QueryFailed("the run is parked: its decisions fail; see `harvest run show`")
                     if not known["decisions"] and known["task_state"] == "pending":
                         raise QueryFailed("the run has not begun yet: its start is delayed, or waits for a worker")
                     await send_pieces(self.site.db, ANSWER, key, dump(["elsewhere", ""]))
                     return
-            try:
-                raw = await _ask(self.owner, execution_id, workflow_id, name, question, read_mail=True)
-            except Undelivered:  # it closed meanwhile: closed runs answer from history
-                raw = await _ask(self.owner, execution_id, workflow_id, name, question)
+            raw = await _ask(self.owner, execution_id, workflow_id, name, question, read_mail=True)
             answer = dump(["result", bytes(raw).decode()])
+        except Undelivered:  # it closed, or went elsewhere: whoever asks looks again
+            answer = dump(["elsewhere", ""])
         except HarvestError as exc:
             answer = dump(["failure", exc.message])
         try:

@@ -23,7 +23,7 @@ async def forward_strays(site: Site, execution_ids: Sequence[UUID]) -> None:
         if successor is None:
             for message in await messages.drop_unread(site.db, [execution_id], reply_failure(unfinished(row["state"]))):
                 if message["kind"] == "update":
-                    site.notifier.reply(execution_id, message["key"])
+                    site.notifier.reply(row["workflow_id"], message["key"])
             continue
         await messages.forward(site.db, execution_id, successor)
         await messages.drop_stranded(site.db, execution_id, successor)

@@ -17,7 +17,7 @@ from harvest.ids import new_id
 from harvest.operations.follow import LOOK_EVERY
 from harvest.operations.message import offer, put
 from harvest.operations.site import Site
-from harvest.wakes.topics import REPLY
+from harvest.wakes.topics import REPLY, reply_key
 
 
 class Reply(msgspec.Struct):
@@ -45,12 +45,10 @@ async def update(
         known = await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id)
         if known is None:
             raise WorkflowNotFound(f"no open run has the workflow id {workflow_id!r}")
-        message_id, execution_id = known["message_id"], known["execution_id"]
-    else:
-        execution_id = row["execution_id"]
+        message_id = known["message_id"]
     if row is not None:
         site.wake(row["pool"], row["execution_id"], row["partition"], workflow_id)
-    return await _answer(site, execution_id, update_id, message_id, patience)
+    return await _answer(site, workflow_id, update_id, message_id, patience)
 
 
 async def _directly(
@@ -88,10 +86,10 @@ async def _recorded(site: Site, execution_id: UUID, name: str, update_id: str, p
         await asyncio.sleep(LOOK_EVERY)
 
 
-async def _answer(site: Site, execution_id: UUID, update_id: str, message_id: UUID, patience: float) -> msgspec.Raw:
+async def _answer(site: Site, workflow_id: str, update_id: str, message_id: UUID, patience: float) -> msgspec.Raw:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience
-    key = f"{execution_id}/{update_id}"
+    key = reply_key(workflow_id, update_id)
     while True:
         waiter = site.router.waiter(REPLY, key)
         try:

@@ -20,7 +20,7 @@ from harvest.ids import new_id
 from harvest.ownership.assignment import plan, refusal
 from harvest.ownership.lease import Lease
 from harvest.ownership.share import Share
-from harvest.ownership.term import RENEW_EVERY, Term, is_dead
+from harvest.ownership.term import RENEW_EVERY, SCANNING, Term, is_dead
 from harvest.ownership.watchdog import Driving
 from harvest.service import Periodic
 from harvest.wakes.notifier import Notifier
@@ -28,6 +28,9 @@ from harvest.wakes.router import Router
 from harvest.wakes.topics import OWNERS, SWITCH
 
 log = logging.getLogger("harvest.ownership")
+SECOND_PHASE = 0.1
+"""Seconds between the two phases of a release: decisions in flight have landed by then, or are waited for."""
+FREE_ORPHANS_EVERY = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class Keeper(Periodic):
         self.on_registered: list[Callable[[UUID], None]] = []
         self.on_mode: list[Callable[[str], Awaitable[None]]] = []
         self.failovers = self.tenures = 0
-        self.scanned_at = 0.0
+        self.scanned_at = self._trust_after = self._orphans_at = 0.0
         self._leave: list[Callable[[], None]] = []
         self._turn = asyncio.Lock()
 
@@ -99,7 +102,10 @@ class Keeper(Periodic):
         ]
         async with self._turn:
             await self._register()
-        await self.run_once()
+        try:
+            await self.run_once()
+        except Exception as exc:  # the loop comes back to it
+            log.warning("the first look at ownership failed: %s", exc or type(exc).__name__)
         self.notifier.owners(self.me.pools)
 
     def _owners_changed(self, pools: Sequence[str]) -> None:
@@ -164,7 +170,7 @@ class Keeper(Periodic):
 
     async def _once(self) -> None:
         look = await partitions.look(self.db, self.worker_id, self.me.pools)
-        self.scanned_at = self.clock.monotonic()
+        self._looked()
         if look.state not in ("active", "draining"):
             if self.stopping.is_set():
                 return
@@ -174,7 +180,12 @@ class Keeper(Periodic):
         if look.mode != self.mode:
             await self._switch(look.mode)
             look = await partitions.look(self.db, self.worker_id, self.me.pools)
-        dead = [peer.worker_id for peer in look.peers if is_dead(peer.state, peer.lapsed, peer.locked)]
+        now = self.clock.monotonic()
+        dead = [
+            peer.worker_id
+            for peer in look.peers
+            if peer.state == "fenced" or (now > self._trust_after and is_dead(peer.state, peer.lapsed, peer.locked))
+        ]
         if dead:
             await self._bury(dead)
             look = await partitions.look(self.db, self.worker_id, self.me.pools)
@@ -183,14 +194,25 @@ class Keeper(Periodic):
         if set(self.grants) != set(self.me.pools):
             await self._ask_for_grants()
             look = await partitions.look(self.db, self.worker_id, self.me.pools)
+        if now > self._orphans_at:
+            self._orphans_at = now + FREE_ORPHANS_EVERY
+            if await partitions.free_orphans(self.db, self.me.pools):
+                look = await partitions.look(self.db, self.worker_id, self.me.pools)
         for pool in self.grants:
             await self._balance(self.shares[pool], look)
+
+    def _looked(self) -> None:
+        """After an outage of the hub (or of this process) everybody's lease has run out: the others get the time to renew."""
+        now = self.clock.monotonic()
+        if now - self.scanned_at > max(SCANNING, self.term.ttl / 2):
+            self._trust_after = now + SCANNING
+        self.scanned_at = now
 
     async def _bury(self, dead: list[UUID]) -> None:
         """Fences them, which frees what they owned; gives back what they had taken; wakes the peers, for their part."""
         log.warning("fencing %s: their sessions or leases ended", ", ".join(map(str, dead)))
-        await workers.fence(self.db, dead)
-        self.failovers += len(dead)
+        self.failovers += await workers.fence(self.db, dead)
+        await partitions.free_of(self.db, dead)
         self.notifier.owners(self.me.pools)
         for pool in await workflow_tasks.unclaim_of(self.db, dead):
             self.notifier.pool(pool)
@@ -237,6 +259,7 @@ class Keeper(Periodic):
         wanted = plan(share.epochs, live, look.free.get(share.pool, 0))
         if wanted.surplus:
             share.leave(wanted.surplus)
+            asyncio.get_running_loop().call_later(SECOND_PHASE, self.nudge)
         elif wanted.acquire or share.unsure:
             share.unsure = True
             held = await partitions.acquire(self.db, pool=share.pool, worker_id=self.worker_id, size=wanted.acquire)
@@ -286,7 +309,7 @@ class Keeper(Periodic):
             for share in self.shares.values():
                 share.clear()
             await workers.drain(self.db, self.worker_id)
-            await partitions.release_all(self.db, self.worker_id)
+            await partitions.free_of(self.db, [self.worker_id])
             for pool in await workflow_tasks.unclaim_of(self.db, [self.worker_id]):
                 self.notifier.pool(pool)
         self.notifier.owners(self.me.pools)

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from harvest.clock import Clock, HubClock
-from harvest.hub import workers, workflow_tasks
+from harvest.hub import partitions, workers, workflow_tasks
 from harvest.hub.database import Database, Session
 from harvest.ownership.term import RENEW_EVERY, Term
 from harvest.ownership.watchdog import PATIENCE, Driving, look_at
@@ -51,7 +51,7 @@ class Lease:
         self._session: Session | None = None
         self._registered = self._given_up = False
         self._asked_at = self._answered_at = self._woke_at = 0.0
-        self._named = self._interrupted = False
+        self._named = self._interrupted = self._holds_lock = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._locked: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -129,10 +129,11 @@ class Lease:
 
     async def _connected(self) -> Session:
         if self._session is None or self._session.closed:
-            session = await self.db.session(synchronous_commit="off")
-            if not await workers.try_lock(session, self.lock_key):
-                log.warning("the session lock of this worker is still held by its last connection")
-            self._session = session
+            self._session, self._holds_lock = await self.db.session(synchronous_commit="off"), False
+        if not self._holds_lock:
+            self._holds_lock = await workers.try_lock(self._session, self.lock_key)
+            if not self._holds_lock:  # a connection that broke may keep it for a while; a peer's look, for a moment
+                log.warning("the session lock of this worker is taken; it tries again with each renewal")
         return self._session
 
     async def _drop_session(self) -> None:
@@ -210,6 +211,7 @@ class Lease:
                 if run is not None:
                     await workflow_tasks.strike_stuck(session, run.execution_id, where, stuck)
                 await workers.fence(session, [self.worker_id])
+                await partitions.free_of(session, [self.worker_id])
         except Exception as exc:
             log.warning("could not give up the lease, it lapses: %s", exc)
         self._give_up()

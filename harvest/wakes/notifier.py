@@ -10,7 +10,7 @@ from uuid import UUID
 
 import harvest.hub.database as hub
 from harvest.hub import workflow_tasks
-from harvest.wakes.topics import CLOSED, DECIDE, OWNERS, QUEUE, REPLY, channel, chunks, dump
+from harvest.wakes.topics import CLOSED, DECIDE, OWNERS, QUEUE, REPLY, channel, chunks, dump, reply_key
 
 log = logging.getLogger("harvest.wakes")
 
@@ -51,8 +51,8 @@ class Notifier:
         key = str(execution_id)
         self._note(CLOSED, "", key, key)
 
-    def reply(self, execution_id: Any, update_id: str) -> None:
-        key = f"{execution_id}/{update_id}"
+    def reply(self, workflow_id: str, update_id: str) -> None:
+        key = reply_key(workflow_id, update_id)
         self._note(REPLY, "", key, key)
 
     def _note(self, topic: str, group: str, key: str, value: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from hashlib import sha256
 from typing import Any
 
 DECIDE = "decide"
@@ -13,7 +14,7 @@ QUEUE = "queue"
 CLOSED = "closed"
 """`[execution_id, ...]`: these runs ended."""
 REPLY = "reply"
-"""`["execution_id/update_id", ...]`: these updates were answered."""
+"""`[reply_key, ...]`: these updates were answered."""
 OWNERS = "owners"
 """`[pool, ...]`: ownership there changed, or a worker came or went."""
 SWITCH = "switch"
@@ -24,6 +25,11 @@ ANSWER = "answer"
 """`[query id, "result" or "failure", JSON]`."""
 
 CAP = 7_600
+
+
+def reply_key(workflow_id: str, update_id: str) -> str:
+    """The same over all runs of a workflow id, and short whatever the ids are."""
+    return sha256(f"{workflow_id}/{update_id}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def channel(schema: str, topic: str) -> str:

@@ -118,10 +118,11 @@ async def test_a_fenced_or_forgotten_worker_acquires_nothing(db):
     second, nothing = await owner(db)
     assert nothing == {}
     await workers.fence(db, [tenure.worker_id])
+    await partitions.free_of(db, [tenure.worker_id])
     moved = await partitions.acquire(db, pool="p", worker_id=second.worker_id)
     assert len(moved) == 512 and all(moved[p] > held[p] for p in held)
     await workers.forget(db, [tenure.worker_id])
-    await partitions.release_all(db, second.worker_id)
+    await partitions.free_of(db, [second.worker_id])
     assert await partitions.acquire(db, pool="p", worker_id=tenure.worker_id) == {}
     assert len(await partitions.acquire(db, pool="p", worker_id=second.worker_id)) == 512
 

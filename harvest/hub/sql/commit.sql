@@ -98,14 +98,15 @@ with fence as materialized (
 -- section: parks
 -- A claimed run suspends: its claim ends, its pin begins (S-2). What was poked since its mail was read is due at once.
 , put_parks as (
-  update workflow_tasks t set worker_id = null, fresh = false, partition = coalesce(t.partition, u.partition),
+  update workflow_tasks t set worker_id = null, fresh = false, decision = u.decision, partition = coalesce(t.partition, u.partition),
     state = case when t.wakes = u.wakes then 'parked' else 'pending' end,
     due_at = case when t.wakes = u.wakes then coalesce('epoch'::timestamptz + u.due_us * interval '1 microsecond', 'infinity')
                   else hub_now() end,
     sticky_worker_id = case when u.pin is null then null else :worker_id end,
     sticky_until = hub_now() + u.pin * interval '1 second', sticky_window = u.pin
-  from ok, unnest(:g_execution_ids::uuid[], :g_due_us::int8[], :g_partitions::int2[], :g_wakes::int[], :g_pins::float8[])
-    as u(execution_id, due_us, partition, wakes, pin)
+  from ok, unnest(:g_execution_ids::uuid[], :g_due_us::int8[], :g_partitions::int2[], :g_wakes::int[], :g_pins::float8[],
+                  :g_decisions::int[])
+    as u(execution_id, due_us, partition, wakes, pin, decision)
   where t.execution_id = u.execution_id
 )
 

@@ -38,7 +38,7 @@ select e.execution_id, e.workflow_id, e.type, e.pool, e.partition, e.state, e.se
        e.parent_execution_id, e.parent_workflow_id, e.parent_pool, e.parent_seq, e.parent_close, e.continued_from, e.continued_to,
        (extract(epoch from e.created_at) * 1000000)::int8 as created_us,
        (extract(epoch from e.deadline) * 1000000)::int8 as deadline_us,
-       t.state as task_state, t.strikes,
+       t.state as task_state, t.strikes, t.error is not null as failing,
        case when isfinite(t.due_at) then (extract(epoch from t.due_at) * 1000000)::int8 end as due_us
 from executions e left join workflow_tasks t using (execution_id)
 where e.execution_id = any(:execution_ids::uuid[])

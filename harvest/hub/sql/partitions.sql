@@ -42,8 +42,15 @@ select p.partition, p.epoch from partitions p, me where p.pool = :pool and p.wor
 update partitions set worker_id = null, since = hub_now()
 where worker_id = :worker_id::uuid and pool = :pool and partition = any(:partitions::int2[])
 
--- name: release_all
-update partitions set worker_id = null, since = hub_now() where worker_id = :worker_id::uuid
+-- name: free_of
+update partitions set worker_id = null, since = hub_now() where worker_id = any(:worker_ids::uuid[])
+
+-- name: free_orphans
+-- Partitions of workers that are no more, however that came about.
+update partitions p set worker_id = null, since = hub_now()
+where p.pool = any(:pools::text[]) and p.worker_id is not null
+  and not exists (select from workers w where w.worker_id = p.worker_id and w.state in ('active', 'draining', 'fenced'))
+returning p.partition
 
 -- name: owned
 select partition, worker_id, epoch, since from partitions where pool = :pool order by partition

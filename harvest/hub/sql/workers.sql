@@ -24,8 +24,9 @@ where worker_id = :worker_id::uuid and state in ('active', 'draining')
 returning (extract(epoch from hub_now()) * 1000000)::int8 as now_us
 
 -- name: turn
--- One worker of a queue at a time is admitted to ownership.
-select pg_advisory_xact_lock(hashtextextended('harvest grant ' || :queue, 0))
+-- One worker of a queue at a time is admitted to ownership. Who is stopped in the middle of it keeps nobody waiting for long.
+select set_config('lock_timeout', '1s', true), set_config('idle_in_transaction_session_timeout', '2s', true),
+  pg_advisory_xact_lock(hashtextextended('harvest grant ' || :queue, 0))
 
 -- name: owners
 -- Workers that may own something in these pools and are alive.
@@ -38,25 +39,34 @@ order by started_at
 update workers set grants = :grants::text[], refusals = :refusals::json where worker_id = :worker_id::uuid
 
 -- name: drain
-update workers set state = 'draining', grants = '{}' where worker_id = :worker_id::uuid and state = 'active'
+-- From now on peers do not count it, and nothing is decided here any more: waits for the commits in flight.
+with theirs as materialized (
+  select worker_id, connection from tenures where worker_id = :worker_id::uuid and connection >= 0 order by connection for update
+), lanes as (
+  update tenures t set fenced = true from theirs where t.worker_id = theirs.worker_id and t.connection = theirs.connection
+)
+update workers set state = 'draining', grants = '{}' where worker_id = :worker_id and state = 'active'
 
 -- name: fence
--- Waits for the commits in flight of these workers, then none of theirs can land any more, and what they owned is free.
+-- Waits for the commits and acquisitions in flight of these workers, then none of theirs can land any more. What they own is
+-- freed by the next statement: this one does not see what an acquisition that it waited for has taken.
 with theirs as materialized (
   select worker_id, connection from tenures where worker_id = any(:worker_ids::uuid[]) order by worker_id, connection for update
 ), gone as (
   update tenures t set fenced = true from theirs where t.worker_id = theirs.worker_id and t.connection = theirs.connection
   returning 1
-), freed as (
-  update partitions set worker_id = null, since = hub_now()
-  where worker_id = any(:worker_ids) and (select count(*) from gone) >= 0
 )
-update workers set state = 'fenced', grants = '{}' where worker_id = any(:worker_ids) and (select count(*) from gone) >= 0
+update workers set state = 'fenced', grants = '{}'
+where worker_id = any(:worker_ids) and state <> 'fenced' and (select count(*) from gone) >= 0
 returning worker_id
 
 -- name: forget
-with t as (delete from tenures where worker_id = any(:worker_ids::uuid[]))
-update workers set state = 'stopped', grants = '{}' where worker_id = any(:worker_ids::uuid[])
+with t as (
+  delete from tenures where worker_id = any(:worker_ids::uuid[])
+), freed as (
+  update partitions set worker_id = null, since = hub_now() where worker_id = any(:worker_ids)
+)
+update workers set state = 'stopped', grants = '{}' where worker_id = any(:worker_ids)
 
 -- name: live
 select worker_id, pool, build_id, state, host, pid, started_at, heartbeat_at, lease_until, scanned_at, definitions, pools, can_own,

@@ -17,11 +17,18 @@ select execution_id, partition, priority from workflow_tasks
 where pool = :pool and state = 'running' and partition = any(:partitions::int2[])
 
 -- name: strike
--- A decision failed: count it, say why, try again later (null: parked until a new worker comes).
-update workflow_tasks set strikes = :strikes::int, error = :error::json, state = 'pending', worker_id = null,
+-- A decision failed: count it, say why, try again later (null: parked until a new worker comes). Only who may decide the run
+-- may strike it: its owner, or who holds this claim.
+update workflow_tasks t set strikes = :strikes::int, error = coalesce(:error::json, error), state = 'pending', worker_id = null,
   fresh = false, sticky_until = null, sticky_window = null,
   due_at = coalesce(hub_now() + :delay::float8 * interval '1 second', 'infinity')
-where execution_id = :execution_id::uuid
+where t.execution_id = :execution_id::uuid
+  and exists (select from tenures n where n.worker_id = :worker_id::uuid and n.connection = -1 and not n.fenced)
+  and case when :claim::int8 is null
+           then t.worker_id is null and exists (select from partitions p where p.pool = t.pool and p.partition = t.partition
+                                                  and p.worker_id = :worker_id)
+           else t.worker_id = :worker_id and t.claim = :claim end
+returning 1 as struck
 
 -- name: bury
 insert into dead_letters (execution_id, workflow_id, type, pool, at, strikes, error)
@@ -98,7 +105,7 @@ from picked p where t.execution_id = p.execution_id and t.state <> 'running'
 returning t.execution_id, t.partition, t.claim, t.wakes, t.sticky_worker_id, t.sticky_until, t.sticky_replay_mode,
   case when t.sticky_worker_id = :worker_id then 'sticky'
        when t.sticky_until > t.due_at then 'expired' else 'normal' end as scheduled,
-  coalesce((select max(d.decision) from decisions d where d.execution_id = t.execution_id), 0) as decision
+  coalesce(t.decision, -1) as decision
 
 -- name: claim_one
 -- For a query: a run that nobody decides just now.
@@ -112,10 +119,10 @@ from me
 where t.execution_id = :execution_id::uuid and (t.state = 'parked' or t.state = 'pending' and t.due_at <= hub_now())
 returning t.execution_id, t.partition, t.claim, t.wakes, t.sticky_worker_id, t.sticky_until, t.sticky_replay_mode,
   case when t.sticky_worker_id = :worker_id then 'sticky' else 'normal' end as scheduled,
-  coalesce((select max(d.decision) from decisions d where d.execution_id = t.execution_id), 0) as decision
+  coalesce(t.decision, -1) as decision
 
 -- name: next_open
--- Seconds until the next task of the pool may be claimed; null when none waits.
+-- Seconds until this worker may claim the next task of the pool; null when none waits.
 with recursive kinds as (
   (select fresh, priority from workflow_tasks where pool = :pool and state <> 'running' order by fresh, priority limit 1)
   union all
@@ -123,9 +130,13 @@ with recursive kinds as (
     select fresh, priority from workflow_tasks
     where pool = :pool and state <> 'running' and (fresh, priority) > (k.fresh, k.priority) order by fresh, priority limit 1) n
 )
-select extract(epoch from min(c.open_at) - hub_now())::float8 as seconds from kinds k cross join lateral (
-  select open_at from workflow_tasks
-  where pool = :pool and fresh = k.fresh and priority = k.priority and state <> 'running' order by open_at limit 1) c
+select extract(epoch from min(c.at) - hub_now())::float8 as seconds from kinds k cross join lateral (
+  (select open_at as at from workflow_tasks
+   where pool = :pool and fresh = k.fresh and priority = k.priority and state <> 'running' order by open_at limit 1)
+  union all
+  (select due_at from workflow_tasks
+   where sticky_worker_id = :worker_id::uuid and priority = k.priority and state <> 'running' and pool = :pool
+   order by due_at limit 1)) c
 
 -- name: poke
 -- Something waits for these runs. A parked one is due; one that is being decided will look again; a delayed start and a
@@ -138,7 +149,7 @@ update workflow_tasks t set wakes = t.wakes + 1,
   due_at = case when t.state = 'parked' then hub_now()
                 when t.state = 'pending' and t.due_at > hub_now() and exists (
                   select from messages m where m.execution_id = t.execution_id and m.consumed_at is null
-                    and m.kind in ('cancel', 'terminate')) then hub_now()
+                    and (m.kind = 'terminate' or m.kind = 'cancel' and t.fresh)) then hub_now()
                 else t.due_at end,
   sticky_until = case when t.state = 'parked' then hub_now() + t.sticky_window * interval '1 second' else t.sticky_until end
 from these where t.execution_id = these.execution_id
@@ -146,12 +157,12 @@ returning t.execution_id
 
 -- name: overlooked
 -- Parked runs with something to read, whose wake was lost (F-5), and closed ones that got mail as they closed.
-select distinct m.execution_id, t.execution_id is not null as open from messages m left join workflow_tasks t using (execution_id)
+select distinct m.execution_id, m.partition, t.execution_id is not null as open from messages m left join workflow_tasks t using (execution_id)
 where m.pool = :pool and m.consumed_at is null
   and (t.state = 'parked' or t.execution_id is null
-       or t.state = 'pending' and t.due_at > hub_now() and m.kind in ('cancel', 'terminate'))
+       or t.state = 'pending' and t.due_at > hub_now() and (m.kind = 'terminate' or m.kind = 'cancel' and t.fresh))
 union
-select distinct a.execution_id, true from activity_tasks a join workflow_tasks t using (execution_id)
+select distinct a.execution_id, a.partition, true from activity_tasks a join workflow_tasks t using (execution_id)
 where a.pool = :pool and a.state = 'done' and t.state = 'parked'
 limit 1000
 
@@ -177,7 +188,11 @@ with loose as (
 select distinct pool from (select pool from loose union all select pool from unpinned) p
 
 -- name: claims_of
-select execution_id, claim from workflow_tasks where worker_id = :worker_id::uuid
+select execution_id, claim from workflow_tasks where worker_id = :worker_id::uuid and pool = :pool
+
+-- name: unpin
+update workflow_tasks set sticky_until = null, sticky_window = null
+where sticky_worker_id = :worker_id::uuid and state <> 'running' and sticky_window is not null
 
 -- name: responder
 -- Who should answer a query in sticky mode: who decides the run now, else who has it in memory, else anyone who knows its type.

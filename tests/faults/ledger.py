@@ -1,0 +1,126 @@
+"""Traffic with a ledger of what was acknowledged, and the proof that history has it exactly once (F-1)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+import msgspec
+
+from harvest import Client, errors
+from harvest.testing import Replayer
+from tests.faults import flows
+from tests.faults.flows import Ledger
+
+AWAY = (errors.HubUnreachable, errors.NoAnswer, TimeoutError)
+
+
+@dataclass
+class Book:
+    """`sent` was acknowledged; `maybe` may have arrived, its sender was told so."""
+
+    sent: list[int] = field(default_factory=list)
+    maybe: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Counts:
+    """What the traffic did."""
+
+    runs: int = 0
+    signals: int = 0
+    updates: int = 0
+    unsure: int = 0
+    longest_wait: float = 0.0
+    violations: list[str] = field(default_factory=list)
+
+
+class Traffic:
+    """Conversations, `width` at a time: start a run, talk to it, close it, and audit it."""
+
+    def __init__(self, client: Client, dice: random.Random, *, width: int, rounds: int = 4, messages: int = 25) -> None:
+        self.client, self.dice, self.width, self.rounds, self.messages = client, dice, width, rounds, messages
+        self.counts = Counts()
+        self.replayer = Replayer([flows])
+        self._ending = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._number = 0
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._converse_on(n)) for n in range(self.width)]
+
+    async def finish(self) -> Counts:
+        """Lets the conversations that run come to their end."""
+        self._ending.set()
+        await asyncio.gather(*self._tasks)
+        return self.counts
+
+    async def _converse_on(self, lane: int) -> None:
+        dice = random.Random(self.dice.random())
+        while not self._ending.is_set():
+            self._number += 1
+            await self._converse(f"talk-{self._number}", dice)
+
+    async def _converse(self, name: str, dice: random.Random) -> None:
+        book = Book()
+        await self._surely(lambda: self.client.start(Ledger, self.rounds, id=name, conflict="use_existing"))
+        handle = self.client.handle(name, Ledger)
+        for n in range(1, dice.randint(3, self.messages)):
+            kind = dice.random()
+            if kind < 0.4:
+                await self._surely(lambda n=n: handle.signal(Ledger.put, n, idempotency_key=f"k{n}"))
+                book.sent.append(n)
+            elif kind < 0.7:
+                try:
+                    await handle.signal(Ledger.put, n)
+                    book.sent.append(n)
+                except AWAY:
+                    book.maybe.append(n)
+                    self.counts.unsure += 1
+            else:
+                await self._surely(lambda n=n: handle.update(Ledger.add, n, update_id=f"u{n}", timeout=5))
+                book.sent.append(n)
+                self.counts.updates += 1
+            self.counts.signals += kind < 0.7
+            await asyncio.sleep(dice.uniform(0, 0.04))
+        await self._surely(lambda: handle.signal(Ledger.close, idempotency_key="close"))
+        result = await self._surely(lambda: handle.result(timeout=60))
+        await self._audit(name, book, Counter(result))
+        self.counts.runs += 1
+
+    async def _surely(self, call):
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while True:
+            try:
+                result = await call()
+                self.counts.longest_wait = max(self.counts.longest_wait, loop.time() - began)
+                return result
+            except AWAY as exc:
+                if loop.time() - began > 120:
+                    raise AssertionError(f"no answer for two minutes: {exc}") from exc
+                await asyncio.sleep(0.02)
+
+    async def _audit(self, name: str, book: Book, found: Counter[int]) -> None:
+        sent = Counter(book.sent)
+        for n in sent | found:
+            low = sent[n]
+            high = low + (n in book.maybe)
+            if not low <= found[n] <= high:
+                self.counts.violations.append(f"{name}: message {n} acknowledged {low} times, in the result {found[n]} times")
+        exported = await self._surely(lambda: self.client.handle(name).export_history())
+        verdict = self.replayer.replay_file(exported)
+        if not verdict.fits:
+            self.counts.violations.append(f"{name}: its history does not replay: {verdict.error}")
+        arrivals: Counter[int] = Counter()
+        for decision in msgspec.json.decode(exported)["decisions"]:
+            for event in decision["events"]:
+                if event["type"] in ("SignalReceived", "UpdateAdmitted") and event.get("name") in ("put", "add"):
+                    arrivals[event["input"][0]] += 1
+        for n in sent | arrivals:
+            if not sent[n] <= arrivals[n] <= sent[n] + (n in book.maybe):
+                self.counts.violations.append(
+                    f"{name}: message {n} acknowledged {sent[n]} times, in history {arrivals[n]} times"
+                )

@@ -1,0 +1,39 @@
+"""A fleet under load, fault after fault: F-1 to F-5 hold in both modes. `make soak` does the same for longer."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import harvest
+from tests.faults.cluster import Cluster, Faults
+from tests.faults.ledger import Traffic
+
+TTL = 2.5
+SETTINGS = {"HARVEST_LEASE_TTL": str(TTL), "HARVEST_SCAN_INTERVAL": "0.5", "HARVEST_DRAIN_TIMEOUT": "1"}
+
+
+@pytest.mark.timeout(480)
+@pytest.mark.parametrize(("mode", "rounds", "seed"), [("owner", 60, 1), ("sticky", 40, 2)])
+async def test_fault_after_fault(mode, rounds, seed):
+    dice = random.Random(seed)
+    async with Cluster(3, **SETTINGS) as cluster, harvest.connect(cluster.hub.dsn, patience=60) as client:
+        if mode == "sticky":
+            await client.disable_owner_mode()
+        await cluster.covered(20)
+        traffic = Traffic(client, dice, width=4)
+        traffic.start()
+        faults = Faults(cluster, dice, TTL)
+        for _ in range(rounds):
+            kind = faults.draw()
+            await faults.inject(kind)
+            await cluster.covered(30)
+        counts = await traffic.finish()
+        async with cluster.connection() as connection:
+            trespasses = await connection.fetchval("select count(*) from harvest.trespasses")
+            left = await connection.fetchval("select count(*) from harvest.workflow_tasks")
+    assert counts.violations == []
+    assert trespasses == 0
+    assert left == 0
+    assert counts.runs > rounds / 4 and counts.signals > rounds and counts.updates > rounds / 4
