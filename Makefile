@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check format lint types walls bench bench-compare clean venv
+.PHONY: help demo test check format lint types walls bench bench-compare bench-fleet soak clean venv
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -47,6 +47,12 @@ bench: $(STAMP)  ## the workloads W1 to W8; ARGS="W1 W3 --json out.json"
 
 bench-compare: $(STAMP)  ## the same beside DBOS, alternating
 	$(BIN)/python -m benchmarks --compare dbos $(ARGS)
+
+soak: $(STAMP)  ## fault after fault against a fleet under load; MINUTES=30, ARGS="--seed 7"
+	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),10) $(ARGS)
+
+bench-fleet: $(STAMP)  ## scale-out, failover, hand-over, the cost of an idle fleet; ARGS="failover --json out.json"
+	$(BIN)/python -m benchmarks.fleet $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .harvest .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -26,17 +26,18 @@ ROOT = Path(__file__).parents[2]
 WATCH = """
 create table harvest.trespasses (at timestamptz, execution_id uuid, worker_id uuid, owner uuid);
 create function harvest.watch_writers() returns trigger language plpgsql as $$
-declare owner uuid; fenced bool;
+declare owner uuid;
 begin
-  if new.scheduled is not null then
-    select t.worker_id into owner from harvest.workflow_tasks t where t.execution_id = new.execution_id;
+  if new.scheduled is not null then  -- its claim, or the pin that this very statement leaves behind
+    select coalesce(t.worker_id, t.sticky_worker_id, new.worker_id) into owner
+    from harvest.workflow_tasks t where t.execution_id = new.execution_id;
   else
     select p.worker_id into owner
     from harvest.executions e join harvest.partitions p on p.pool = e.pool and p.partition = e.partition
     where e.execution_id = new.execution_id;
-    if not found then return new; end if;  -- started by this very statement
   end if;
-  if owner is distinct from new.worker_id and exists (select from harvest.executions where execution_id = new.execution_id) then
+  -- Not found: started, or closed, by this very statement.
+  if found and owner is distinct from new.worker_id then
     insert into harvest.trespasses values (clock_timestamp(), new.execution_id, new.worker_id, owner);
   end if;
   return new;
@@ -178,9 +179,16 @@ class Member:
             cwd=ROOT,
             env={**os.environ, "HARVEST_DATABASE_URL": f"postgresql://{user}@127.0.0.1:{self.port}/hub", **self.settings},
             stdin=asyncio.subprocess.PIPE,
-            stderr=None if os.environ.get("MEMBER_LOG") else asyncio.subprocess.DEVNULL,
+            stderr=self._log(),
         )
         self.healthy = True
+
+    def _log(self) -> int | None:
+        """`MEMBER_LOG=info` shows what the workers log; a directory in `MEMBER_LOGS` gets it in files."""
+        directory = os.environ.get("MEMBER_LOGS")
+        if directory:
+            return os.open(Path(directory) / f"member-{self.port}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        return None if os.environ.get("MEMBER_LOG") else asyncio.subprocess.DEVNULL
 
     @property
     def pid(self) -> int:
@@ -192,14 +200,17 @@ class Member:
         self.process.stdin.write(f"{line}\n".encode())
 
     async def end(self, number: int) -> None:
-        self.healthy = False
         assert self.process is not None
+        if self.healthy and self.process.returncode is not None:
+            raise AssertionError(f"worker {self.pid} ended by itself with {self.process.returncode}")
+        self.healthy = False
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(number)
             await self.process.wait()
 
     async def stop(self) -> None:
+        self.healthy = False
         await self.end(signal.SIGKILL)
         await self.proxy.stop()
 
@@ -219,7 +230,11 @@ class Cluster:
         await self.hub.start()
         for _ in range(self.size):
             self.members.append(await self.join())
-        return self
+        while True:  # all of them have come up
+            async with self.connection() as connection:
+                if await connection.fetchval("select count(*) from harvest.workers where state = 'active'") == self.size:
+                    return self
+            await asyncio.sleep(0.05)
 
     async def __aexit__(self, *_: object) -> None:
         for member in self.members:
@@ -262,6 +277,16 @@ class Cluster:
                 return time.monotonic() - began
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 await asyncio.sleep(0.05)
+
+    async def given_up(self, member: Member, patience: float) -> None:
+        """Waits until the others have fenced a member that does not answer, and own what it owned."""
+        began = time.monotonic()
+        async with self.connection() as connection:
+            alive = "select count(*) from harvest.workers where pid = $1 and state in ('active', 'draining')"
+            while await connection.fetchval(alive, member.pid):
+                assert time.monotonic() - began < patience, f"nobody fenced {member.pid}: {await self._owners(connection)}"
+                await asyncio.sleep(0.05)
+        await self.covered(patience)
 
     async def _is_covered(self, connection: asyncpg.Connection) -> bool:
         pids = [member.pid for member in self.members if member.healthy]
@@ -323,9 +348,10 @@ class Faults:
         await member.spawn()
 
     async def freeze(self, member: Member) -> None:
+        assert member.process is not None and member.process.returncode is None, f"worker {member.pid} ended by itself"
         member.healthy = False
         os.kill(member.pid, signal.SIGSTOP)
-        await self.cluster.covered(10 * self.ttl)
+        await self.cluster.given_up(member, 10 * self.ttl)
         os.kill(member.pid, signal.SIGCONT)
         member.healthy = True
 
@@ -336,7 +362,7 @@ class Faults:
         """Packets are lost and nothing is closed: the lease is what is left."""
         member.healthy = False
         member.proxy.hold()
-        await self.cluster.covered(10 * self.ttl)
+        await self.cluster.given_up(member, 10 * self.ttl)
         member.proxy.let_go()
         member.healthy = True
 

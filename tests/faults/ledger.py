@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from harvest import Client, errors
+from harvest.core.replay import decode_history
 from harvest.testing import Replayer
 from tests.faults import flows
 from tests.faults.flows import Ledger
@@ -50,6 +51,12 @@ class Traffic:
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(self._converse_on(n)) for n in range(self.width)]
+
+    def check(self) -> None:
+        """Raises what ended a conversation."""
+        for task in self._tasks:
+            if task.done() and not self._ending.is_set():
+                task.result()
 
     async def finish(self) -> Counts:
         """Lets the conversations that run come to their end."""
@@ -115,8 +122,8 @@ class Traffic:
         if not verdict.fits:
             self.counts.violations.append(f"{name}: its history does not replay: {verdict.error}")
         arrivals: Counter[int] = Counter()
-        for decision in msgspec.json.decode(exported)["decisions"]:
-            for event in decision["events"]:
+        for decision in decode_history(exported).decisions:
+            for event in msgspec.json.decode(decision.events):
                 if event["type"] in ("SignalReceived", "UpdateAdmitted") and event.get("name") in ("put", "add"):
                     arrivals[event["input"][0]] += 1
         for n in sent | arrivals:

@@ -12,7 +12,7 @@ import sys
 import threading
 
 import harvest
-from harvest import Worker, WorkerConfig
+from harvest import Worker, WorkerConfig, errors
 from harvest.clock import HubClock, SystemClock
 from harvest.wakes.notifier import Notifier
 from harvest.wakes.router import Router
@@ -52,8 +52,14 @@ async def main() -> None:
     logging.basicConfig(level=os.environ.get("MEMBER_LOG", "WARNING"), format="%(asctime)s %(process)d %(name)s %(message)s")
     faults = Faults()
     threading.Thread(target=faults.listen, daemon=True).start()
-    async with harvest.connect(os.environ["HARVEST_DATABASE_URL"], patience=60) as client:
-        await Worker(client, definitions=[flows], config=WorkerConfig(), clock=HubClock(faults.clock)).run()
+    logging.getLogger("asyncpg.pool").setLevel(logging.CRITICAL)
+    while True:
+        try:
+            async with harvest.connect(os.environ["HARVEST_DATABASE_URL"], patience=60) as client:
+                await Worker(client, definitions=[flows], config=WorkerConfig(), clock=HubClock(faults.clock)).run()
+            return
+        except errors.HubUnreachable:  # it was started while the hub was away: a supervisor would start it again
+            await asyncio.sleep(0.2)
 
 
 if __name__ == "__main__":

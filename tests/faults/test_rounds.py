@@ -29,6 +29,7 @@ async def test_fault_after_fault(mode, rounds, seed):
             kind = faults.draw()
             await faults.inject(kind)
             await cluster.covered(30)
+            traffic.check()
         counts = await traffic.finish()
         async with cluster.connection() as connection:
             trespasses = await connection.fetchval("select count(*) from harvest.trespasses")
