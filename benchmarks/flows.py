@@ -74,9 +74,17 @@ async def midway(key: str, seconds: float) -> int:
     return 10
 
 
+@workflow.defn
+async def beat() -> None:
+    """Decides each 50 ms, for ever."""
+    for _ in range(2_000):
+        await asyncio.sleep(0.05)
+    workflow.continue_as_new()
+
+
 def mark(path: str, line: str) -> None:
     with open(path, "a") as file:
         file.write(line + "\n")
 
 
-ALL = (noop, steps, fan, leaf, Counter, hold, midway)
+ALL = (noop, steps, fan, leaf, Counter, hold, midway, beat)

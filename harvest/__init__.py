@@ -9,11 +9,11 @@ async with harvest.connect("postgresql://…") as client:
 """
 
 from harvest import activity, errors, workflow
-from harvest.client import Client, WorkflowHandle, connect
+from harvest.client import Client, ShardedClient, WorkflowHandle, connect
 from harvest.config import WorkerConfig
 from harvest.definitions.options import RetryPolicy
 from harvest.errors import ApplicationError, HarvestError
-from harvest.node import Worker
+from harvest.node import ShardedWorker, Worker
 
 __version__ = "0.1.0"
 __all__ = [
@@ -21,6 +21,8 @@ __all__ = [
     "Client",
     "HarvestError",
     "RetryPolicy",
+    "ShardedClient",
+    "ShardedWorker",
     "Worker",
     "WorkerConfig",
     "WorkflowHandle",

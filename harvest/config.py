@@ -23,12 +23,17 @@ Span = Annotated[timedelta, BeforeValidator(_number_of_seconds)]
 
 
 class HubSettings(BaseSettings):
-    """Where the hub is. `HARVEST_DATABASE_URL`, `HARVEST_DB_SCHEMA`."""
+    """Where the hub is. `HARVEST_DATABASE_URL`, `HARVEST_DB_SCHEMA`; `HARVEST_SHARDS` lists several, separated by commas."""
 
     model_config = SettingsConfigDict(env_prefix="HARVEST_", extra="ignore")
 
     database_url: str = ""
     db_schema: str = "harvest"
+    shards: str = ""
+
+    @property
+    def shard_list(self) -> list[str]:
+        return [url.strip() for url in self.shards.split(",") if url.strip()]
 
 
 class WorkerConfig(BaseSettings):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
@@ -41,6 +44,23 @@ class Service:
         finally:
             self.stopping.set()
             await self._close()
+
+    @asynccontextmanager
+    async def signals(self) -> AsyncIterator[None]:
+        """SIGTERM and SIGINT ask for the end, when this service is the program's main one."""
+        loop, handled = asyncio.get_running_loop(), []
+        if self._main is None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                try:
+                    loop.add_signal_handler(number, self.stopping.set)
+                    handled.append(number)
+                except (NotImplementedError, RuntimeError, ValueError):
+                    break
+        try:
+            yield
+        finally:
+            for number in handled:
+                loop.remove_signal_handler(number)
 
     async def __aenter__(self) -> Self:
         self._main = asyncio.create_task(self.run(), name=type(self).__name__)

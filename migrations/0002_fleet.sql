@@ -1,10 +1,12 @@
 -- The fleet: shares of ownership, the sticky claim loop, and the switch between the two.
 
--- One row: how decisions are taken on this hub.
+-- One row: how decisions are taken on this hub, and which shard it is where there are several.
 create table settings (
   single     boolean primary key default true check (single),
   mode       text not null default 'owner' check (mode in ('owner', 'sticky')),
-  mode_since timestamptz not null default statement_timestamp()
+  mode_since timestamptz not null default statement_timestamp(),
+  shard      int,
+  shards     int
 );
 insert into settings default values;
 

@@ -15,6 +15,8 @@ from harvest.cli import output
 from harvest.cli.loop import run_async
 from harvest.cli.runs import Execution, Id, Json, Url, opened, parse_execution, say
 from harvest.client import Client
+from harvest.config import HubSettings
+from harvest.errors import ConfigError
 from harvest.ids import PARTITIONS
 from harvest.operations.doctor import Finding
 from harvest.operations.fleet import OwnerStatus, PoolStatus, StickyReport, WorkerStatus
@@ -32,6 +34,10 @@ Queue = Annotated[str | None, typer.Option(help="Only this task queue.")]
 
 
 def with_client(url: str, work: Callable[[Client], Awaitable[Any]]) -> Any:
+    shards = HubSettings().shard_list
+    if shards and not url:
+        raise ConfigError("database-url", f"there are {len(shards)} hubs; this command is about one", hint="--database-url URL")
+
     async def run() -> Any:
         async with opened(url) as client:
             return await work(client)

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import threading
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ from harvest.errors import ConfigError, HarvestError
 from harvest.hub.database import Database
 from harvest.hub.migrate import migrate as run_migrations
 from harvest.hub.migrate import plan as plan_migrations
-from harvest.node import Worker
+from harvest.node import ShardedWorker, Worker
 from harvest.testing.replayer import Replayed, Replayer
 
 app = typer.Typer(
@@ -111,10 +112,18 @@ def worker(
         config = WorkerConfig()
         definitions = load_modules(modules)
         if migrate_first:
-            async with Database(url, schema=HubSettings().db_schema) as db:
-                await run_migrations(db)
-        async with harvest.connect(url) as client:
-            running = Worker(client, definitions=definitions, queue=queue, config=config)
+            for address in HubSettings().shard_list if not url else [url]:
+                async with Database(address, schema=HubSettings().db_schema) as db:
+                    await run_migrations(db)
+        shards = HubSettings().shard_list
+        async with AsyncExitStack() as stack:
+            running: Worker | ShardedWorker
+            if shards and not url:
+                many = await stack.enter_async_context(harvest.connect(shards=shards))
+                running = ShardedWorker(many, definitions=definitions, queue=queue, config=config)
+            else:
+                one = await stack.enter_async_context(harvest.connect(url))
+                running = Worker(one, definitions=definitions, queue=queue, config=config)
             if os.environ.get("HARVEST_STOP_AT_EOF"):
                 stop_at_eof(running)
             await running.run()
@@ -122,7 +131,7 @@ def worker(
     run_async(work())
 
 
-def stop_at_eof(running: Worker) -> None:
+def stop_at_eof(running: Worker | ShardedWorker) -> None:
     """Ends the worker when its standard input does: `harvest dev` holds the other end."""
     loop = asyncio.get_running_loop()
 

@@ -15,7 +15,8 @@ import harvest
 from harvest import errors
 from harvest.cli import output
 from harvest.cli.loop import run_async
-from harvest.client import Client, Description, WorkflowHandle
+from harvest.client import Description, WorkflowHandle
+from harvest.config import HubSettings
 from harvest.errors import ConfigError
 
 app = typer.Typer(help="Start, look at and steer runs.", no_args_is_help=True)
@@ -48,9 +49,17 @@ def parse_execution(text: str | None) -> UUID | None:
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[Client]:
-    async with harvest.connect(url, pool_size=2) as client:
-        yield client
+async def opened(url: str) -> AsyncIterator[Any]:
+    """The hub at `url`, else all of HARVEST_SHARDS."""
+    shards = HubSettings().shard_list
+    if not shards or url:
+        async with harvest.connect(url, pool_size=2) as client:
+            yield client
+        return
+    async with harvest.connect(shards=shards, pool_size=2) as several:
+        yield several
+        for missing in several.unavailable:
+            output.errors.print(f"[yellow]missing[/] shard {missing.shard} at {missing.hub}: {missing.error}", highlight=False)
 
 
 def on_handle(

@@ -1,6 +1,21 @@
-"""What Python callers hold: `connect` → `Client` → `WorkflowHandle`. Thin: the verbs live in `operations`."""
+"""What Python callers hold: `connect` → `Client` → `WorkflowHandle`. Thin: the verbs live in `operations`.
 
-from harvest.client.client import Client, connect
+With `connect(shards=[…])` a `ShardedClient` stands before several hubs.
+"""
+
+from harvest.client.client import Client
+from harvest.client.connect import connect
 from harvest.client.handle import Description, RunSummary, Snapshot, WorkflowHandle
+from harvest.client.shards import Listing, ShardedClient, Unavailable
 
-__all__ = ["Client", "Description", "RunSummary", "Snapshot", "WorkflowHandle", "connect"]
+__all__ = [
+    "Client",
+    "Description",
+    "Listing",
+    "RunSummary",
+    "ShardedClient",
+    "Snapshot",
+    "Unavailable",
+    "WorkflowHandle",
+    "connect",
+]

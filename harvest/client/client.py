@@ -11,7 +11,6 @@ from uuid import UUID
 
 from harvest.client.calls import handler_call, workflow_call
 from harvest.client.handle import RunSummary, WorkflowHandle, summary_of
-from harvest.config import HubSettings
 from harvest.definitions.options import Span, seconds
 from harvest.definitions.registry import definition_of
 from harvest.definitions.workflow import WorkflowDefinition
@@ -29,22 +28,6 @@ from harvest.workflow import WorkflowFunction
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 STATES = ("RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED", "TERMINATED", "TIMED_OUT", "CONTINUED_AS_NEW")
-
-
-def connect(dsn: str | None = None, *, schema: str | None = None, pool_size: int = 8, patience: Span = 10.0) -> Client:
-    """A client for the hub at `dsn` (default `HARVEST_DATABASE_URL`); use it with `async with`.
-
-    `patience` is how long a call waits for a database that is away before it raises `HubUnreachable`.
-    Opening raises `HubUnreachable`, `HubNotMigrated`, `HubNewer` or `ConfigError`.
-    """
-    settings = HubSettings()
-    db = Database(
-        dsn or settings.database_url,
-        schema=schema or settings.db_schema,
-        size=pool_size,
-        patience=seconds("patience", patience) or 10.0,
-    )
-    return Client(db)
 
 
 class WorkflowClass(Protocol[T_co]):

@@ -22,6 +22,12 @@ async def since(db: Runs) -> datetime:
     return found
 
 
+async def take_shard(db: Runs, shard: int, shards: int) -> tuple[int, int]:
+    """Which shard this hub is, of how many; as given, if it was none before."""
+    row = (await db.fetch(_Q["take_shard"], shard=shard, shards=shards))[0]
+    return row["shard"], row["shards"]
+
+
 async def switch(db: Database, to: str, *, lock_timeout: float, channel: str, payload: str) -> None:
     """One transaction: the guard, the mode, and the end of all that was held in the old one.
 

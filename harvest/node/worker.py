@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import logging
-import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -67,7 +66,6 @@ class Worker(Service):
         if not self.registry.workflows and not self.registry.activities:
             raise ConfigError("definitions", "a worker needs at least one workflow or activity")
         self.clock = clock or HubClock(SystemClock())
-        self._handle_signals = True
         self._build()
 
     def _build(self) -> None:
@@ -274,20 +272,8 @@ class Worker(Service):
                     log.error("%s did not stop cleanly: %s", type(service).__name__, exc)
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
-        handled = []
-        if self._handle_signals and self._main is None:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                try:
-                    loop.add_signal_handler(number, self.stopping.set)
-                    handled.append(number)
-                except (NotImplementedError, RuntimeError, ValueError):
-                    break
-        try:
+        async with self.signals():
             await super().run()
-        finally:
-            for number in handled:
-                loop.remove_signal_handler(number)
 
     def effective_config(self) -> dict[str, Any]:
         """What is really on, for people and for `harvest doctor`."""

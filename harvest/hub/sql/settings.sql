@@ -3,6 +3,13 @@
 -- name: mode
 select mode, mode_since from settings
 
+-- name: take_shard
+-- A hub learns once which shard it is, and then tells everybody.
+with taken as (
+  update settings set shard = :shard::int, shards = :shards::int where shard is null returning shard, shards
+)
+select shard, shards from taken union all select shard, shards from settings where shard is not null
+
 -- name: lock_timeout
 select set_config('lock_timeout', :milliseconds::text, true)
 

@@ -1,0 +1,239 @@
+"""Several hubs as shards: a workflow id always lands on the same one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from uuid import UUID
+
+from harvest.client.client import Client
+from harvest.client.handle import RunSummary, WorkflowHandle
+from harvest.errors import ConfigError, HubError, HubUnreachable
+from harvest.hub import settings
+from harvest.hub.database import redacted
+
+log = logging.getLogger("harvest.client")
+T = TypeVar("T")
+OPEN_AGAIN = 1.0
+"""Seconds between tries to open a shard that is down."""
+
+
+def shard_of(workflow_id: str, shards: int) -> int:
+    """The shard of a run: that of its root, the part of the id before the first `/`. Children whose ids begin with their
+    parent's (the default) are where their parent is."""
+    root = workflow_id.partition("/")[0]
+    digest = sha256(b"shard:" + root.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") % shards
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """A shard that could not answer: its number, its address without the password, and why."""
+
+    shard: int
+    hub: str
+    error: str
+
+
+class Listing(AsyncIterator[RunSummary]):
+    """Runs of all shards, newest first. `unavailable` names the shards whose runs are missing; it is complete once the
+    listing is."""
+
+    def __init__(self, sources: list[tuple[int, AsyncIterator[RunSummary]]], unavailable: list[Unavailable], name: Any) -> None:
+        self.unavailable = unavailable
+        self._sources, self._name = dict(sources), name
+        self._heads: dict[int, RunSummary] = {}
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RunSummary:
+        missing = [n for n in self._sources if n not in self._heads]
+        await asyncio.gather(*(self._pull(n) for n in missing))
+        if not self._heads:
+            raise StopAsyncIteration
+        newest = max(self._heads, key=lambda n: (self._heads[n].created_at, self._heads[n].execution_id))
+        return self._heads.pop(newest)
+
+    async def _pull(self, shard: int) -> None:
+        try:
+            self._heads[shard] = await anext(self._sources[shard])
+        except StopAsyncIteration:
+            del self._sources[shard]
+        except HubError as exc:
+            del self._sources[shard]
+            self.unavailable.append(self._name(shard, exc))
+
+
+class Counts(dict[str, int]):
+    """Runs by state over the shards that answered; `unavailable` names the others."""
+
+    unavailable: Sequence[Unavailable]
+
+
+class Workers(list[dict[str, Any]]):
+    """Living workers of the shards that answered, each with its `shard`; `unavailable` names the others."""
+
+    unavailable: Sequence[Unavailable]
+
+
+class ShardedClient:
+    """`connect(shards=[…])`. The order and the number of the hubs are part of where a run lives: they must not change.
+
+    A call about one run goes to its shard and raises `HubUnreachable` when that is down. Calls over all runs answer from the
+    shards that are up, and name the others in `unavailable`.
+    """
+
+    def __init__(self, clients: Sequence[Client]) -> None:
+        if not clients:
+            raise ConfigError("shards", "no hub given", hint="connect(shards=['postgresql://…', …])")
+        self.clients = list(clients)
+        self._open: set[int] = set()
+        self._why: dict[int, Exception] = {}
+        self._opener: asyncio.Task[None] | None = None
+
+    # --- life
+
+    async def __aenter__(self) -> Self:
+        results = await asyncio.gather(*(self._try(n) for n in range(len(self.clients))), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, HubUnreachable):
+                await self._close()
+                raise result
+        if not self._open:
+            raise self._why[0]
+        for n, exc in self._why.items():
+            log.warning("shard %d is down: %s", n, exc)
+        self._opener = asyncio.create_task(self._keep_opening())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        if self._opener is not None:
+            self._opener.cancel()
+        await self._close()
+
+    async def _close(self) -> None:
+        await asyncio.gather(*(self.clients[n].__aexit__(None, None, None) for n in self._open))
+        self._open.clear()
+
+    async def _try(self, n: int) -> None:
+        client = self.clients[n]
+        try:
+            await client.__aenter__()
+        except HubUnreachable as exc:
+            self._why[n] = exc
+            raise
+        try:
+            await self._check(n, client)
+        except BaseException:
+            await client.__aexit__(None, None, None)
+            raise
+        self._open.add(n)
+        self._why.pop(n, None)
+
+    async def _check(self, n: int, client: Client) -> None:
+        """Each hub knows which shard it is: a list in another order would look for runs where they are not."""
+        known = await settings.take_shard(client.db, n, len(self.clients))
+        if known != (n, len(self.clients)):
+            raise ConfigError(
+                "shards",
+                f"the hub at {redacted(client.db.dsn)} is shard {known[0]} of {known[1]}, not {n} of {len(self.clients)}",
+                hint="give all hubs, in the order that they were first given in",
+            )
+
+    async def _keep_opening(self) -> None:
+        while True:
+            await asyncio.sleep(OPEN_AGAIN)
+            for n in list(self._why):
+                try:
+                    await self._try(n)
+                    log.info("shard %d is up", n)
+                except Exception as exc:
+                    log.debug("shard %d is still down: %s", n, exc)
+
+    @property
+    def up(self) -> list[int]:
+        """The shards that are open now."""
+        return sorted(self._open)
+
+    @property
+    def unavailable(self) -> Sequence[Unavailable]:
+        """The shards that are down now."""
+        return self._down()
+
+    def _name(self, n: int, exc: Exception) -> Unavailable:
+        message = getattr(exc, "message", None) or str(exc)
+        return Unavailable(n, redacted(self.clients[n].db.dsn), message)
+
+    # --- one run
+
+    def shard(self, workflow_id: str) -> int:
+        return shard_of(workflow_id, len(self.clients))
+
+    def client(self, workflow_id: str) -> Client:
+        """The client of the shard of this id. Raises `HubUnreachable` while it is down."""
+        n = self.shard(workflow_id)
+        if n not in self._open:
+            raise HubUnreachable(f"shard {n} of {len(self.clients)}, where {workflow_id!r} lives, is down: {self._why.get(n)}")
+        return self.clients[n]
+
+    async def start(self, workflow: Any, *args: Any, id: str, **options: Any) -> WorkflowHandle[Any]:
+        """As `Client.start`, on the shard of the id."""
+        return await self.client(id).start(workflow, *args, id=id, **options)
+
+    async def execute(self, workflow: Any, *args: Any, id: str, **options: Any) -> Any:
+        return await self.client(id).execute(workflow, *args, id=id, **options)
+
+    async def signal_with_start(self, workflow: Any, *args: Any, id: str, **options: Any) -> WorkflowHandle[Any]:
+        return await self.client(id).signal_with_start(workflow, *args, id=id, **options)
+
+    async def update_with_start(self, workflow: Any, *args: Any, id: str, **options: Any) -> Any:
+        return await self.client(id).update_with_start(workflow, *args, id=id, **options)
+
+    def handle(self, workflow_id: str, workflow: Any = None, *, execution_id: UUID | None = None) -> WorkflowHandle[Any]:
+        """A handle on a run by its id; its calls raise `HubUnreachable` while its shard is down."""
+        return self.clients[self.shard(workflow_id)].handle(workflow_id, workflow, execution_id=execution_id)
+
+    # --- all runs
+
+    def list(self, *, limit: int | None = None, **filters: Any) -> Listing:
+        """As `Client.list`, over all shards, newest first; `limit` bounds each shard's part."""
+        sources = [(n, self.clients[n].list(limit=limit, **filters)) for n in self.up]
+        return Listing(sources, [*self._down()], self._name)
+
+    def _down(self) -> Sequence[Unavailable]:
+        return [self._name(n, exc) for n, exc in sorted(self._why.items())]
+
+    async def _each(self, ask: Callable[[Client], Awaitable[T]]) -> tuple[dict[int, T], Sequence[Unavailable]]:
+        numbers, unavailable = self.up, [*self._down()]
+        answers = await asyncio.gather(*(ask(self.clients[n]) for n in numbers), return_exceptions=True)
+        found: dict[int, T] = {}
+        for n, answer in zip(numbers, answers, strict=True):
+            if isinstance(answer, HubError):
+                unavailable.append(self._name(n, answer))
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                found[n] = answer
+        return found, unavailable
+
+    async def counts(self, type: str | None = None) -> Counts:
+        """How many runs there are by state."""
+        found, unavailable = await self._each(lambda client: client.counts(type))
+        total = Counts()
+        for counts in found.values():
+            for state, count in counts.items():
+                total[state] = total.get(state, 0) + count
+        total.unavailable = unavailable
+        return total
+
+    async def workers(self) -> Workers:
+        found, unavailable = await self._each(lambda client: client.workers())
+        rows = Workers({**row, "shard": n} for n, each in found.items() for row in each)
+        rows.unavailable = unavailable
+        return rows

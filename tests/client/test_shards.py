@@ -1,0 +1,127 @@
+"""Several hubs as one: a workflow id always lands on the same, and a hub that is down is named, not fatal."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import asyncpg
+import pytest
+
+import harvest
+from harvest import ShardedWorker, errors, workflow
+from harvest.client.shards import shard_of
+from tests.conftest import with_database
+
+pytestmark = pytest.mark.owner_only
+DOWN = "postgresql://nobody:secret@127.0.0.1:9/none"
+
+
+@workflow.defn
+async def leaf(n: int) -> int:
+    return n + await workflow.receive("more", int)
+
+
+@workflow.defn
+async def root(n: int) -> int:
+    child = workflow.start_child(leaf, n)
+    return await child
+
+
+@pytest.fixture
+async def hubs(server, template, dsn):
+    """Three migrated databases."""
+    names = [f"t_{uuid.uuid4().hex[:16]}" for _ in range(2)]
+    connection = await asyncpg.connect(server)
+    for name in names:
+        await connection.execute(f'create database "{name}" template "{template}"')
+    yield [dsn, *(with_database(server, name) for name in names)]
+    for name in names:
+        await connection.execute(f'drop database if exists "{name}" with (force)')
+    await connection.close()
+
+
+def test_where_a_run_lives():
+    counts = [0] * 5
+    for n in range(5_000):
+        home = shard_of(f"order-{n}", 5)
+        counts[home] += 1
+        assert shard_of(f"order-{n}/3-abc", 5) == shard_of(f"order-{n}/3-abc/9", 5) == home
+    assert min(counts) > 850
+    assert [shard_of(name, 4) for name in ("", "a", "order-7", "é")] == [0, 1, 2, 3]  # written down: it must never change
+
+
+async def test_runs_are_spread_and_found_again(hubs):
+    async with harvest.connect(shards=hubs) as client, ShardedWorker(client, definitions=[root, leaf]) as worker:
+        handles = [await client.start(root, n, id=f"r{n}") for n in range(12)]
+        homes = {client.shard(h.id) for h in handles}
+        assert homes == {0, 1, 2} and sorted(worker.workers) == [0, 1, 2]
+        kids: dict[str, str] = {}
+        while len(kids) < 12:
+            kids = {r.parent_workflow_id: r.workflow_id async for r in client.list(type="leaf")}
+        for n, handle in enumerate(handles):
+            await client.handle(kids[handle.id]).signal("more", 100)
+            assert await client.handle(handle.id, root).result(timeout=20) == 100 + n
+        listing = client.list(type="root", page=2)
+        found = [run async for run in listing]
+        assert [run.workflow_id for run in found] == [f"r{n}" for n in reversed(range(12))]
+        assert listing.unavailable == []
+        assert await client.counts() == {"COMPLETED": 24}
+        assert sorted(row["shard"] for row in await client.workers()) == [0, 1, 2]
+
+
+async def test_a_hub_that_is_down_is_named(hubs):
+    shards = [hubs[0], DOWN, hubs[1]]
+    async with (
+        harvest.connect(shards=shards, patience=0.5) as client,
+        ShardedWorker(client, definitions=[root, leaf]) as worker,
+    ):
+        assert client.up == [0, 2] and sorted(worker.workers) == [0, 2]
+        names = [f"x{n}" for n in range(12)]
+        for name in names:
+            if client.shard(name) == 1:
+                with pytest.raises(errors.HubUnreachable, match="shard 1 of 3"):
+                    await client.start(leaf, 1, id=name)
+            else:
+                await client.start(leaf, 1, id=name)
+        listing = client.list()
+        assert {run.workflow_id async for run in listing} == {n for n in names if client.shard(n) != 1}
+        [missing] = listing.unavailable
+        assert missing.shard == 1 and "secret" not in missing.hub and "127.0.0.1" in missing.hub and missing.error
+        counts, workers = await client.counts(), await client.workers()
+        assert counts["RUNNING"] == len([n for n in names if client.shard(n) != 1])
+        assert [u.shard for u in counts.unavailable] == [u.shard for u in workers.unavailable] == [1]
+
+
+async def test_a_shard_that_comes_up_later_is_taken_in(hubs, server, template, monkeypatch):
+    name = f"t_{uuid.uuid4().hex[:16]}"
+    late = with_database(server, name)
+    connection = await asyncpg.connect(server)
+    async with (
+        harvest.connect(shards=[hubs[0], late], patience=0.5) as client,
+        ShardedWorker(client, definitions=[root, leaf]) as worker,
+    ):
+        assert client.up == [0]
+        await connection.execute(f'create database "{name}" template "{template}"')
+        while sorted(worker.workers) != [0, 1]:
+            await asyncio.sleep(0.05)
+        handle = await client.start(leaf, 1, id=next(f"z{n}" for n in range(99) if client.shard(f"z{n}") == 1))
+        await handle.signal("more", 1)
+        assert await handle.result(timeout=20) == 2
+    await connection.execute(f'drop database if exists "{name}" with (force)')
+    await connection.close()
+
+
+async def test_the_list_must_not_change(hubs):
+    async with harvest.connect(shards=hubs):
+        pass
+    for wrong in ([hubs[1], hubs[0], hubs[2]], hubs[:2]):
+        with pytest.raises(errors.ConfigError, match="is shard"):
+            async with harvest.connect(shards=wrong):
+                pass
+    for bad in ([], [hubs[0], hubs[0]], "postgresql://x"):
+        with pytest.raises(errors.ConfigError, match="shards"):
+            harvest.connect(shards=bad)
+    with pytest.raises(errors.HubUnreachable):
+        async with harvest.connect(shards=[DOWN], patience=0.5):
+            pass
