@@ -91,11 +91,12 @@ class Soak:
                 if options.mode == "both" and self.dice.random() < 0.03:
                     kind = "switch"
                 started = time.monotonic()
-                if kind == "switch":
-                    await self._switch(client)
-                else:
-                    await faults.inject(kind)
-                await cluster.covered(30)
+                try:
+                    async with asyncio.timeout(90):
+                        await (self._switch(client) if kind == "switch" else faults.inject(kind))
+                        await cluster.covered(30)
+                except TimeoutError as exc:
+                    raise AssertionError(f"{kind} was not over after {time.monotonic() - started:.0f} s") from exc
                 traffic.check()
                 self.injected[kind] += 1
                 self.recovered[kind].append(time.monotonic() - started)
