@@ -19,6 +19,7 @@ alter table workers
   add column can_own boolean not null default false,
   add column grants text[] not null default '{}',
   add column refusals json,
+  add column config json,
   add column scanned_at timestamptz,
   add column runtime text not null default 'python',
   add column sticky_cache_enabled boolean not null default false,

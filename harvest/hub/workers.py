@@ -14,7 +14,8 @@ _Q = queries("workers")
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a worker says of itself (W-1). `ttl` in seconds; `connections` is how many commit connections it has."""
+    """What a worker says of itself (W-1). `ttl` in seconds; `connections` is how many commit connections it has,
+    `config` what is really on (JSON)."""
 
     worker_id: UUID
     pool: str
@@ -28,6 +29,7 @@ class Registration:
     connections: int
     can_own: bool
     cache_capacity: int
+    config: str = "{}"
 
 
 async def register(db: Runs, new: Registration) -> tuple[str, int]:

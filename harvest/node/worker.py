@@ -86,6 +86,7 @@ class Worker(Service):
                 cache_capacity=config.workflow_cache_size
                 if config.resident_workflows and seconds(config.sticky_timeout) > 0
                 else 0,
+                config=json.dumps(config.model_dump(mode="json")),
             ),
             router=site.router,
             notifier=site.notifier,

@@ -17,7 +17,8 @@ from harvest.operations.site import Site
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One living worker. `partitions` is by pool; `figures` are those of its cache, as its heartbeat told them."""
+    """One living worker. `partitions` is by pool; `config` are its settings, `figures` those of its cache, as its
+    heartbeat told them."""
 
     worker_id: UUID
     host: str
@@ -36,6 +37,7 @@ class WorkerStatus:
     refusals: dict[str, str]
     partitions: dict[str, int]
     cache_capacity: int
+    config: dict[str, Any]
     figures: dict[str, Any]
 
 
@@ -91,6 +93,7 @@ def _status(row: Any, shares: dict[str, int]) -> WorkerStatus:
         refusals=json.loads(row["refusals"] or "{}"),
         partitions=shares,
         cache_capacity=row["sticky_cache_capacity"],
+        config=json.loads(row["config"] or "{}"),
         figures=json.loads(row["figures"] or "{}"),
     )
 

@@ -44,6 +44,7 @@ class Identity:
     connections: int
     can_own: bool
     cache_capacity: int
+    config: str
 
 
 class Keeper(Periodic):
@@ -150,6 +151,7 @@ class Keeper(Periodic):
                 self.me.connections,
                 self.me.can_own,
                 self.me.cache_capacity,
+                self.me.config,
             ),
         )
         if isinstance(self.clock, HubClock):

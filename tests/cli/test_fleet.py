@@ -46,6 +46,7 @@ async def test_owner_status_draws_the_map(client, remote, dsn):
         [pool] = body["pools"]
         assert len(pool["owners"]) == 512 and set(pool["owners"]) == {w["worker_id"] for w in body["workers"]}
         assert all(epoch >= 1 for epoch in pool["epochs"])
+        assert {w["config"]["max_batch"] for w in body["workers"]} == {256}
         code, out, _ = await harvest_(dsn, "fleet")
         assert code == 0 and out.count("default 256") == 2
 

@@ -3,10 +3,10 @@
 -- name: register
 with me as (
   insert into workers (worker_id, pool, build_id, state, lock_key, started_at, heartbeat_at, lease_until, host, pid, definitions,
-                       pools, can_own, sticky_cache_enabled, sticky_cache_capacity, scanned_at)
+                       pools, can_own, sticky_cache_enabled, sticky_cache_capacity, scanned_at, config)
   values (:worker_id::uuid, :pool, :build_id, 'active', :lock_key::int8, hub_now(), hub_now(),
           hub_now() + :ttl::float8 * interval '1 second', :host, :pid::int, :definitions::json, :pools::text[], :can_own::bool,
-          :cache_capacity::int > 0, :cache_capacity, hub_now())
+          :cache_capacity::int > 0, :cache_capacity, hub_now(), :config::json)
 ), way as materialized (
   select mode from settings for share  -- the switch changes this row first, and finds our tenures afterwards
 ), tenure as (
@@ -70,7 +70,7 @@ update workers set state = 'stopped', grants = '{}' where worker_id = any(:worke
 
 -- name: live
 select worker_id, pool, build_id, state, host, pid, started_at, heartbeat_at, lease_until, scanned_at, definitions, pools, can_own,
-       grants, refusals, figures, runtime, sticky_cache_enabled, sticky_cache_capacity
+       grants, refusals, config, figures, runtime, sticky_cache_enabled, sticky_cache_capacity
 from workers
 where state in ('active', 'draining') and lease_until > hub_now() and (:pool::text is null or pool = :pool or :pool = any(pools))
 order by started_at

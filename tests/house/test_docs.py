@@ -1,0 +1,28 @@
+"""Pages of the reference that must say what the code says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from harvest.config import WorkerConfig
+from harvest.telemetry.names import METRICS
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+
+
+def rows(page: str) -> dict[str, list[str]]:
+    lines = (REFERENCE / page).read_text().splitlines()
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if re.match(r"\| `", line)]
+    return {cells[0].strip("`"): cells[1:] for cells in found}
+
+
+def test_every_metric_is_described_and_no_other():
+    page = rows("metrics.md")
+    assert list(page) == list(METRICS)
+    for name, metric in METRICS.items():
+        assert page[name] == [f"{metric.kind}, {metric.unit}", ", ".join(metric.labels), metric.meaning]
+
+
+def test_every_setting_is_described_and_no_other():
+    assert list(rows("settings.md")) == list(WorkerConfig.model_fields)
