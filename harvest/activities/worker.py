@@ -35,6 +35,8 @@ log = logging.getLogger("harvest.activities")
 
 CLAIM_SIZE = 200
 RECONCILE_EVERY = 30.0
+LOOK_AGAIN = 5.0
+"""Seconds between looks for lost claims after a claim that failed."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -85,6 +87,7 @@ class ActivityWorker(Service):
         self._kicked = asyncio.Event()
         self._backlog = False
         self._look_at = 0.0
+        self._suspicious = 0
         self._missing: set[tuple[UUID, int]] = set()
         self._completions: Coalescer[Finished, Row | None] = Coalescer(self._complete_all)
         self._retries: Coalescer[Again, bool] = Coalescer(self._retry_all)
@@ -155,6 +158,7 @@ class ActivityWorker(Service):
                 failures = 0
             except Exception as exc:
                 failures += 1
+                self._look_at, self._suspicious = 0.0, 2  # it may have claimed, and its answer got lost
                 if failures in (1, 10) or failures % 60 == 0:
                     log.warning("cannot claim activities (%d in a row): %s", failures, exc)
             if not self._kicked.is_set() and not self.stopping.is_set():
@@ -185,12 +189,13 @@ class ActivityWorker(Service):
     async def _reconcile(self) -> None:
         """Gives back tasks that the hub thinks are ours and that we do not run: a claim whose answer got lost.
 
-        Seen twice, half a minute apart: a result on its way to its decision is no lost claim.
+        Seen twice, some seconds apart: a result on its way to its decision is no lost claim.
         """
         now = self.loop.time()
         if now < self._look_at:
             return
-        self._look_at = now + RECONCILE_EVERY
+        self._look_at = now + (LOOK_AGAIN if self._suspicious else RECONCILE_EVERY)
+        self._suspicious = max(0, self._suspicious - 1)
         missing = await activity_tasks.held(self.db, self.worker_id()) - set(self.running)
         lost, self._missing = missing & self._missing, missing
         if lost:

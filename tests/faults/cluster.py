@@ -21,6 +21,7 @@ import asyncpg
 from harvest.hub.database import Database
 from harvest.hub.embedded import EmbeddedPostgres
 from harvest.hub.migrate import migrate
+from tests.faults.member import NO_HUB
 
 ROOT = Path(__file__).parents[2]
 WATCH = """
@@ -201,7 +202,7 @@ class Member:
 
     async def end(self, number: int) -> None:
         assert self.process is not None
-        if self.healthy and self.process.returncode is not None:
+        if self.healthy and self.process.returncode not in (None, NO_HUB):
             raise AssertionError(f"worker {self.pid} ended by itself with {self.process.returncode}")
         self.healthy = False
         if self.process.returncode is None:
@@ -271,12 +272,19 @@ class Cluster:
             try:
                 async with self.connection() as connection:
                     while not await self._is_covered(connection):
+                        await self.supervise()
                         spent = time.monotonic() - began
                         assert spent < patience, f"no healthy owner for {spent:.1f} s: {await self._owners(connection)}"
                         await asyncio.sleep(0.05)
                 return time.monotonic() - began
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 await asyncio.sleep(0.05)
+
+    async def supervise(self) -> None:
+        """Starts again what could not start because the hub was away."""
+        for member in self.members:
+            if member.healthy and member.process is not None and member.process.returncode == NO_HUB:
+                await member.spawn()
 
     async def given_up(self, member: Member, patience: float) -> None:
         """Waits until the others have fenced a member that does not answer, and own what it owned."""
@@ -348,7 +356,7 @@ class Faults:
         await member.spawn()
 
     async def freeze(self, member: Member) -> None:
-        assert member.process is not None and member.process.returncode is None, f"worker {member.pid} ended by itself"
+        await self.cluster.supervise()
         member.healthy = False
         os.kill(member.pid, signal.SIGSTOP)
         await self.cluster.given_up(member, 10 * self.ttl)

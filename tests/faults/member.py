@@ -18,7 +18,8 @@ from harvest.wakes.notifier import Notifier
 from harvest.wakes.router import Router
 from tests.faults import flows
 
-log = logging.getLogger("harvest.member")
+NO_HUB = 75
+"""Exit code of a worker that was started while the hub was away: a supervisor starts it again."""
 
 
 class ShiftedClock(SystemClock):
@@ -53,13 +54,11 @@ async def main() -> None:
     faults = Faults()
     threading.Thread(target=faults.listen, daemon=True).start()
     logging.getLogger("asyncpg.pool").setLevel(logging.CRITICAL)
-    while True:
-        try:
-            async with harvest.connect(os.environ["HARVEST_DATABASE_URL"], patience=60) as client:
-                await Worker(client, definitions=[flows], config=WorkerConfig(), clock=HubClock(faults.clock)).run()
-            return
-        except errors.HubUnreachable:  # it was started while the hub was away: a supervisor would start it again
-            await asyncio.sleep(0.2)
+    try:
+        async with harvest.connect(os.environ["HARVEST_DATABASE_URL"], patience=60) as client:
+            await Worker(client, definitions=[flows], config=WorkerConfig(), clock=HubClock(faults.clock)).run()
+    except errors.HubUnreachable:
+        sys.exit(NO_HUB)
 
 
 if __name__ == "__main__":
