@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from uuid import UUID
 
@@ -37,19 +38,32 @@ def verdict(row: Row) -> tuple[Failure, float | None]:
     return failure, next_try(options.retry, row["attempt"], failure)
 
 
+MOST_SHARERS = 10
+
+
 class Sweeper(Periodic):
-    """`wake(execution_id, partition, pool)` tells the owner of a run that a final failure waits."""
+    """`wake(execution_id, partition, pool)` tells the owner of a run that a final failure waits; `sharers()` is how many
+    workers sweep the hub."""
 
     doing = "sweep overdue activities"
 
     def __init__(
-        self, db: Database, wake: Callable[[UUID, int, str], None], wake_queue: Callable[[str], None], *, interval: float
+        self,
+        db: Database,
+        wake: Callable[[UUID, int, str], None],
+        wake_queue: Callable[[str], None],
+        *,
+        interval: float,
+        sharers: Callable[[], int] = lambda: 1,
     ) -> None:
         super().__init__(interval)
         self.db, self.wake, self.wake_queue = db, wake, wake_queue
+        self.every, self.sharers = interval, sharers
 
     async def run_once(self) -> int:
         """One sweep; returns how many tasks were overdue or lost."""
+        # Everybody sweeps the whole hub, so a fleet shares it: one sweep per interval is enough.
+        self.interval = self.every * min(MOST_SHARERS, self.sharers()) * random.uniform(0.8, 1.2)
         lost = await activity_tasks.release_lost(self.db)
         for queue in set(lost):
             self.wake_queue(queue)

@@ -86,7 +86,7 @@ class ActivityWorker(Service):
         self._tasks: set[asyncio.Task[None]] = set()
         self._kicked = asyncio.Event()
         self._backlog = False
-        self._look_at = 0.0
+        self._look_at = self.looked_until = 0.0
         self._suspicious = 0
         self._missing: set[tuple[UUID, int]] = set()
         self._completions: Coalescer[Finished, Row | None] = Coalescer(self._complete_all)
@@ -128,10 +128,16 @@ class ActivityWorker(Service):
         if attempt is not None:
             attempt.cancel()
 
+    def due_in(self, seconds: float | None) -> None:
+        """The owner's scan looked for us: when the next task of our queue is due. No look of our own for a while."""
+        self.looked_until = self.loop.time() + 2 * self.poll
+        if seconds is not None and seconds <= self.poll:
+            self.loop.call_later(max(0.0, seconds), self.kick, self.queue)
+
     def kick(self, queue: str) -> None:
         """Tasks may wait in this queue."""
         if queue == self.queue:
-            self._backlog = True
+            self._backlog, self.looked_until = True, 0.0
             self._kicked.set()
 
     # --- life -------------------------------------------------------------------------------------
@@ -168,6 +174,12 @@ class ActivityWorker(Service):
 
     async def run_once(self) -> float:
         """Claims what there are slots for; returns seconds until it is worth looking again."""
+        if not self._backlog:  # nobody said that tasks wait: one look is cheaper than a claim
+            if self.loop.time() < self.looked_until:
+                return self.poll  # the owner's scan looks for us
+            due = await activity_tasks.next_due(self.db, queue=self.queue, names=self.names)
+            if due is None or due > 0:
+                return self.poll if due is None else min(self.poll, max(0.001, due))
         while self.free > 0 and not self.stopping.is_set():
             size = min(self.free, CLAIM_SIZE)
             self.free -= size  # decisions reserve meanwhile

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+from harvest.clock import MICRO
 from harvest.decider.decider import Decider
-from harvest.hub import activity_tasks, messages, workflow_tasks
+from harvest.hub import workflow_tasks
 from harvest.ownership.share import Share
 from harvest.service import Periodic
 from harvest.wakes.topics import DECIDE
@@ -15,13 +17,18 @@ SCAN_SIZE = 5_000
 
 
 class Scanner(Periodic):
-    """`nudge` scans at once: after an acquisition, or after wakes may have been lost."""
+    """`nudge` scans at once: after an acquisition, or after wakes may have been lost.
+
+    With `names` it also looks when the next activity of `queue` is due: `on_activities(seconds)`, None when none waits.
+    """
 
     doing = "scan for due runs"
 
     def __init__(self, decider: Decider, share: Share, *, interval: float) -> None:
         super().__init__(interval)
         self.decider, self.share = decider, share
+        self.queue, self.names = "", list[str]()
+        self.on_activities: Callable[[float | None], None] = lambda _: None
         self._to_recover: set[int] = set()
         self.scans = 0
 
@@ -57,6 +64,13 @@ class Scanner(Periodic):
             for execution_id, partition in runs:
                 self.decider.wake(UUID(execution_id), partition)
 
+    async def _stamp(self) -> None:
+        """O-2: tasks without a partition get theirs, and their owners are woken."""
+        decider = self.decider
+        for row in await workflow_tasks.stamp(decider.db, decider.pool):
+            decider.notifier.decide(decider.pool, row["execution_id"], row["partition"])
+            decider.wake(row["execution_id"], row["partition"])
+
     async def run_once(self) -> int:
         """One scan; returns how many rows it looked at."""
         decider = self.decider
@@ -64,20 +78,27 @@ class Scanner(Periodic):
         if not mine:
             return 0
         await self._recover()
-        for row in await workflow_tasks.stamp(decider.db, decider.pool):
-            decider.notifier.decide(decider.pool, row["execution_id"], row["partition"])
-            decider.wake(row["execution_id"], row["partition"])
-        rows = await workflow_tasks.scan(decider.db, decider.pool, mine, ahead=1.5 * self.interval, size=SCAN_SIZE)
+        rows = await workflow_tasks.scan(
+            decider.db,
+            decider.pool,
+            mine,
+            ahead=1.5 * self.interval,
+            size=SCAN_SIZE,
+            queue=self.queue,
+            names=self.names,
+        )
+        if self.names:
+            waits = [row["due_us"] for row in rows if row["kind"] == "activity"]
+            self.on_activities(waits[0] / MICRO if waits else None)
         for row in rows:
-            decider.due(row["execution_id"], row["partition"], row["due_us"])
-        mail = [
-            *await messages.unread_runs(decider.db, decider.pool, mine),
-            *await activity_tasks.done_runs(decider.db, decider.pool, mine),
-        ]
-        for row in mail:
-            run = decider.runs.get(row["execution_id"])
-            if run is None or not (run.busy or run.queued or run.loading):
-                decider.wake(row["execution_id"], row["partition"])
+            if row["kind"] == "due":
+                decider.due(row["execution_id"], row["partition"], row["due_us"])
+            elif row["kind"] == "mail":
+                run = decider.runs.get(row["execution_id"])
+                if run is None or not (run.busy or run.queued or run.loading):
+                    decider.wake(row["execution_id"], row["partition"])
+            elif row["kind"] == "unstamped":
+                await self._stamp()
         decider.pump_soon()
         self.scans += 1
-        return len(rows) + len(mail)
+        return len(rows)

@@ -129,7 +129,3 @@ async def give_back(db: Database, worker_id: UUID, keys: Sequence[tuple[UUID, in
 async def done(db: Runs, execution_ids: Sequence[UUID]) -> Sequence[Row]:
     """Finished tasks that their runs have not ingested."""
     return await db.fetch(_Q["done"], execution_ids=list(execution_ids))
-
-
-async def done_runs(db: Database, pool: str, partitions: Sequence[int]) -> Sequence[Row]:
-    return await db.fetch_once(_Q["done_runs"], pool=pool, partitions=list(partitions))

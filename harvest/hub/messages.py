@@ -53,10 +53,6 @@ async def load(db: Runs, execution_ids: Sequence[UUID]) -> Sequence[Row]:
     return await db.fetch(_Q["load"], execution_ids=list(execution_ids))
 
 
-async def unread_runs(db: Database, pool: str, partitions: Sequence[int]) -> Sequence[Row]:
-    return await db.fetch_once(_Q["unread_runs"], pool=pool, partitions=list(partitions))
-
-
 async def forward(db: Runs, execution_id: UUID, successor: UUID) -> int:
     return len(await db.fetch(_Q["forward"], execution_id=execution_id, successor=successor))
 

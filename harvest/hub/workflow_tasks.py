@@ -15,10 +15,25 @@ STRIKES = 3
 """Failed decisions after which a run is parked in the dead letters (F-4)."""
 
 
-async def scan(db: Database, pool: str, partitions: Sequence[int], *, ahead: float, size: int) -> Sequence[Row]:
-    """Tasks of these partitions due now or within `ahead` seconds: execution_id, partition, due_us; about `size` at most."""
+async def scan(
+    db: Database,
+    pool: str,
+    partitions: Sequence[int],
+    *,
+    ahead: float,
+    size: int,
+    queue: str = "",
+    names: Sequence[str] = (),
+) -> Sequence[Row]:
+    """What an owner of these partitions should look at: kind, execution_id, partition, due_us.
+
+    Kinds: `due` (now or within `ahead` seconds; about `size` at most), `mail` (unread, or finished activities), `unstamped`,
+    and `activity`: microseconds until the next activity of `queue` with one of these `names` is due.
+    """
     each = max(8, size // max(1, len(partitions)))
-    return await db.fetch_once(_Q["scan"], pool=pool, partitions=list(partitions), ahead=ahead, each=each)
+    return await db.fetch_once(
+        _Q["scan"], pool=pool, partitions=list(partitions), ahead=ahead, each=each, queue=queue, names=list(names)
+    )
 
 
 async def stamp(db: Runs, pool: str) -> Sequence[Row]:

@@ -111,9 +111,11 @@ class Worker(Service):
             poll=interval,
         )
         self.units = {pool: Unit(self, pool, number) for number, pool in enumerate(pools)}
+        main = self.units[self.queue].scanner
+        main.queue, main.names, main.on_activities = self.queue, self.activities.names, self.activities.due_in
         self.decider = self.units[self.queue].decider
         self.scanner = self.units[self.queue].scanner
-        self.sweeper = Sweeper(db, self._wake, self._wake_queue, interval=interval)
+        self.sweeper = Sweeper(db, self._wake, self._wake_queue, interval=interval, sharers=lambda: 1 + self.keeper.peers)
 
     # --- what the services need of each other -------------------------------------------------------
 

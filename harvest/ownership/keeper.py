@@ -82,6 +82,7 @@ class Keeper(Periodic):
         self.on_registered: list[Callable[[UUID], None]] = []
         self.on_mode: list[Callable[[str], Awaitable[None]]] = []
         self.failovers = self.tenures = 0
+        self.peers = 0
         self.scanned_at = self._trust_after = self._orphans_at = 0.0
         self._leave: list[Callable[[], None]] = []
         self._turn = asyncio.Lock()
@@ -183,6 +184,7 @@ class Keeper(Periodic):
             await self._switch(look.mode)
             look = await partitions.look(self.db, self.worker_id, self.me.pools)
         now = self.clock.monotonic()
+        self.peers = sum(1 for peer in look.peers if peer.locked and not peer.lapsed)
         dead = [
             peer.worker_id
             for peer in look.peers

@@ -143,14 +143,19 @@ def test_troubles_are_sorted_by_sqlstate(exc, trouble):
 
 
 HOT = {
-    "workflow_tasks.scan": {"pool": "default", "partitions": [1, 2, 3], "ahead": 1.0, "each": 100},
+    "workflow_tasks.scan": {
+        "pool": "default",
+        "partitions": [1, 2, 3],
+        "ahead": 1.0,
+        "each": 100,
+        "queue": "q",
+        "names": ["a"],
+    },
     "workflow_tasks.running": {"pool": "default", "partitions": [1, 2, 3]},
     "workflow_tasks.claim": {"pool": "default", "worker_id": "id", "size": 100},
     "workflow_tasks.overlooked": {"pool": "default"},
-    "messages.unread_runs": {"pool": "default", "partitions": [1, 2, 3]},
     "messages.load": {"execution_ids": "ids"},
     "activity_tasks.claim": {"queue": "default", "names": ["a"], "worker_id": "id", "size": 50},
-    "activity_tasks.done_runs": {"pool": "default", "partitions": [1, 2, 3]},
     "activity_tasks.done": {"execution_ids": "ids"},
     "activity_tasks.expired": {"size": 100},
     "history.load": {"execution_ids": "ids"},

@@ -95,7 +95,3 @@ returning t.queue
 -- name: done
 select execution_id, seq, attempt, result, failure, name from activity_tasks
 where execution_id = any(:execution_ids::uuid[]) and state = 'done' order by execution_id, seq
-
--- name: done_runs
-select distinct execution_id, partition from activity_tasks
-where pool = :pool and state = 'done' and partition = any(:partitions::int2[])

@@ -33,10 +33,6 @@ select message_id, execution_id, kind, key, event from messages
 where execution_id = any(:execution_ids::uuid[]) and consumed_at is null
 order by execution_id, position
 
--- name: unread_runs
-select distinct execution_id, partition from messages
-where pool = :pool and consumed_at is null and partition = any(:partitions::int2[])
-
 -- name: forward
 -- Mail that reached a run just as it continued as new follows it, and so does its key.
 update messages m set execution_id = :successor::uuid

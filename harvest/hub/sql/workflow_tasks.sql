@@ -1,15 +1,27 @@
 -- table: workflow_tasks
 
 -- name: scan
--- What is due in these partitions now or within the look-ahead. One descent of the index per partition: the backlog of
--- others costs nothing.
-select t.execution_id, p.partition, t.due_us
+-- One look for an owner: what is due in its partitions now or within the look-ahead, runs with unread mail or finished
+-- activities, whether tasks of the pool have no partition yet, and when the next activity of its queue is due (for a worker
+-- that asks with `names`). One descent of the index per partition: the backlog of others costs nothing.
+select 'due' as kind, t.execution_id, p.partition, t.due_us
 from unnest(:partitions::int2[]) as p(partition) cross join lateral (
   select execution_id, case when isfinite(due_at) then (extract(epoch from due_at) * 1000000)::int8 end as due_us
   from workflow_tasks t
   where t.pool = :pool and t.partition = p.partition and t.state <> 'running'
     and t.due_at <= hub_now() + :ahead::float8 * interval '1 second'
   order by t.due_at limit :each::int) t
+union all
+select distinct 'mail', m.execution_id, m.partition, null::int8 from messages m
+where m.pool = :pool and m.consumed_at is null and m.partition = any(:partitions)
+union all
+select distinct 'mail', a.execution_id, a.partition, null::int8 from activity_tasks a
+where a.pool = :pool and a.state = 'done' and a.partition = any(:partitions)
+union all
+(select 'unstamped', execution_id, null, null::int8 from workflow_tasks where pool = :pool and partition is null limit 1)
+union all
+(select 'activity', null, null, (extract(epoch from due_at - hub_now()) * 1000000)::int8 from activity_tasks
+ where queue = :queue and state = 'pending' and name = any(:names::text[]) order by due_at limit 1)
 
 -- name: running
 -- Runs whose last owner held work in memory only: the new owner loads them.
