@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import signal
 import statistics
 import sys
@@ -131,6 +132,7 @@ async def take_over(client: Client, fleet: Fleet, number: int, settings: dict[st
         " p.partition = e.partition join harvest.workers w using (worker_id) where e.closed_at is null and w.pid = $1",
         victim.pid,
     )
+    await asyncio.sleep(random.random())  # at any moment between two scans
     at = await connection.fetchval("select clock_timestamp()")
     if number == signal.SIGSTOP:
         victim.send_signal(number)
