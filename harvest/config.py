@@ -47,7 +47,7 @@ class WorkerConfig(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="HARVEST_", extra="forbid", frozen=True)
 
-    build_id: str = Field("default", min_length=1, max_length=200)
+    build_id: str = Field("default", max_length=200, pattern=r"^[^\s@]+$")
     owner_mode: bool = True
     sticky_timeout: Span = Field(timedelta(seconds=5), ge=timedelta(0), le=timedelta(hours=1))
     max_workflow_slots: int = Field(1000, ge=0, le=100_000)

@@ -33,6 +33,24 @@ def check_queue(what: str, value: object) -> str:
     return name
 
 
+def shard_of(workflow_id: str, shards: int) -> int:
+    """The shard of a run: that of its root, the part of the id before the first `/`. Children whose ids begin with their
+    parent's (the default) are where their parent is."""
+    root = workflow_id.partition("/")[0]
+    digest = sha256(b"shard:" + root.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") % shards
+
+
+def check_build(what: str, value: object) -> str:
+    """The name of a build that runs can be pinned to."""
+    name = check_name(what, value)
+    if name == "default":
+        raise PayloadError(what, "'default' is what builds without a name are called", hint="start workers with a build_id")
+    if "@" in name or any(c.isspace() for c in name):
+        raise PayloadError(what, f"must not contain '@' or spaces, got {name!r}")
+    return name
+
+
 def pool_of(queue: str, build_id: str | None) -> str:
     """The pool of a run: its queue, or for a pinned one its queue and build."""
     return queue if build_id is None else f"{queue}@{build_id}"

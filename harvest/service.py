@@ -65,7 +65,13 @@ class Service:
     async def __aenter__(self) -> Self:
         self._main = asyncio.create_task(self.run(), name=type(self).__name__)
         waiter = asyncio.create_task(self.started.wait())
-        await asyncio.wait({self._main, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await asyncio.wait({self._main, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:  # cancelled: what was opened so far is given back
+            waiter.cancel()
+            self._main.cancel()
+            await asyncio.wait({self._main})
+            raise
         if not self.started.is_set():
             waiter.cancel()
             await self._main
@@ -75,10 +81,10 @@ class Service:
         await self.stop()
 
     async def stop(self) -> None:
-        """Ask for the end and wait for it. Harmless when it has ended already."""
+        """Ask for the end and wait for it. Harmless when it has ended already; who stops waiting does not stop the end."""
         self.stopping.set()
         if self._main is not None:
-            await self._main
+            await asyncio.shield(self._main)
 
 
 class Periodic(Service):

@@ -6,7 +6,8 @@ create table settings (
   mode       text not null default 'owner' check (mode in ('owner', 'sticky')),
   mode_since timestamptz not null default statement_timestamp(),
   shard      int,
-  shards     int
+  shards     int,
+  shard_set  uuid
 );
 insert into settings default values;
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
 
@@ -109,19 +109,24 @@ class Attempt:
         if self.task is not None:
             self.task.cancel()
 
-    async def call(self, definition: ActivityDefinition, args: tuple[Any, ...], threads: Executor) -> Any:
+    async def call(self, definition: ActivityDefinition, args: tuple[Any, ...], threads: Threads) -> Any:
         """Runs the function under its time-outs. Raises what it raises, or `ActivityTimeout`."""
         current_attempt.set(self)
         options = self.options
         if definition.is_async and options.start_to_close is None and options.heartbeat is None:
             return await definition.fn(*args)
-        loop = self._loop
+        loop, work = self._loop, None
+        if not definition.is_async:  # its time begins when a thread takes it up
+            await threads.slots.acquire()
+            work = threads.submit(copy_context().run, _in_thread, definition.fn, args)
+            work.add_done_callback(lambda _: loop.call_soon_threadsafe(threads.slots.release))
         self.started = loop.time()
         try:
             async with asyncio.timeout_at(self._deadline(self.started)) as self._bound:
                 if definition.is_async:
                     return await definition.fn(*args)
-                return await loop.run_in_executor(threads, copy_context().run, _in_thread, definition.fn, args)
+                assert work is not None
+                return await asyncio.wrap_future(work)
         except TimeoutError:
             if self._bound is None or not self._bound.expired():
                 raise
@@ -132,6 +137,14 @@ class Attempt:
             else:
                 kind, bound = "heartbeat", options.heartbeat or 0.0
             raise ActivityTimeout(kind, f"activity {definition.name!r} passed its {kind} time-out of {bound:g} s") from None
+
+
+class Threads(ThreadPoolExecutor):
+    """Threads for activities that are plain functions; `slots` has one entry per free thread."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count, "harvest-activity")
+        self.slots = asyncio.Semaphore(count)
 
 
 def _in_thread(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:

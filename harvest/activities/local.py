@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor
 from uuid import UUID
 
-from harvest.activities.attempt import Attempt
+from harvest.activities.attempt import Attempt, Threads
 from harvest.activities.retry import next_try
 from harvest.core import events as ev
 from harvest.decisions.ports import Step
@@ -24,7 +23,7 @@ Deliver = Callable[[Step, ev.Arrival], bool]
 class LocalSteps:
     """Runs steps as tasks of the loop. A step that is running already is not started again."""
 
-    def __init__(self, registry: Registry, deliver: Deliver, threads: Executor) -> None:
+    def __init__(self, registry: Registry, deliver: Deliver, threads: Threads) -> None:
         self.registry, self.deliver, self.threads = registry, deliver, threads
         self.loop: asyncio.AbstractEventLoop | None = None
         self.running: dict[tuple[UUID, int], asyncio.Task[None]] = {}

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from harvest.activities.attempt import Attempt
+from harvest.activities.attempt import Attempt, Threads
 from harvest.activities.local import LocalSteps
 from harvest.activities.retry import next_try
 from harvest.backoff import Backoff
@@ -80,7 +79,7 @@ class ActivityWorker(Service):
         self.router, self.notifier = router, notifier
         self.free = slots
         self.names = sorted(registry.activities)
-        self.threads = ThreadPoolExecutor(threads, "harvest-activity")
+        self.threads = Threads(threads)
         self.local = LocalSteps(registry, lambda step, arrival: deliver(step, arrival, None), self.threads)
         self.running: dict[tuple[UUID, int], Attempt] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -130,7 +129,8 @@ class ActivityWorker(Service):
 
     def due_in(self, seconds: float | None) -> None:
         """The owner's scan looked for us: when the next task of our queue is due. No look of our own for a while."""
-        self.looked_until = self.loop.time() + 2 * self.poll
+        if not self._backlog and not self._kicked.is_set():
+            self.looked_until = self.loop.time() + 1.5 * self.poll
         if seconds is not None and seconds <= self.poll:
             self.loop.call_later(max(0.0, seconds), self.kick, self.queue)
 

@@ -13,9 +13,8 @@ from rich.text import Text
 
 from harvest.cli import output
 from harvest.cli.loop import run_async
-from harvest.cli.runs import Execution, Id, Json, Url, opened, parse_execution, say
+from harvest.cli.runs import Execution, Id, Json, Url, hubs, opened, parse_execution, say
 from harvest.client import Client
-from harvest.config import HubSettings
 from harvest.errors import ConfigError
 from harvest.ids import PARTITIONS
 from harvest.operations.doctor import Finding
@@ -34,9 +33,11 @@ Queue = Annotated[str | None, typer.Option(help="Only this task queue.")]
 
 
 def with_client(url: str, work: Callable[[Client], Awaitable[Any]]) -> Any:
-    shards = HubSettings().shard_list
-    if shards and not url:
-        raise ConfigError("database-url", f"there are {len(shards)} hubs; this command is about one", hint="--database-url URL")
+    several = hubs(url)
+    if len(several) > 1:
+        raise ConfigError(
+            "database-url", f"there are {len(several)} hubs; this command is about one", hint="--database-url URL"
+        )
 
     async def run() -> Any:
         async with opened(url) as client:
@@ -55,15 +56,26 @@ def status(queue: Queue = None, url: Url = "", json: Json = False) -> None:
     if json:
         output.print_json(found)
         return
-    output.print_text(f"{found.mode} mode since {output.moment(found.since)}")
+    output.print_text(f"{found.mode} mode since {found.since:%Y-%m-%d %H:%M:%S} UTC")
     marks = {worker.worker_id: mark(number) for number, worker in enumerate(found.workers)}
-    for pool in found.pools:
+    shown = [pool for pool in found.pools if queue is not None or worth_showing(pool, found)]
+    if not found.pools and not found.workers and queue is not None:
+        output.print_text(f"nothing is known of queue {queue!r}: no worker has served it")
+    if len(shown) < len(found.pools):
+        output.print_text(f"{len(found.pools) - len(shown)} pools without owners and workers are left out: --queue shows one")
+    for pool in shown:
         output.console.print()
         output.console.print(f"[bold]{escape(pool.pool)}[/]  {summary(pool)}", highlight=False)
         for line in partition_map(pool, marks):
             output.console.print(line)
     output.console.print()
     print_workers(found.workers, marks)
+
+
+def worth_showing(pool: PoolStatus, status: OwnerStatus) -> bool:
+    """Who claims owns nothing, and a queue that nobody serves has nothing to draw."""
+    served = any(pool.pool in worker.pools for worker in status.workers)
+    return pool.free < PARTITIONS or (served and status.mode == "owner")
 
 
 def mark(number: int) -> tuple[str, str]:
@@ -73,7 +85,7 @@ def mark(number: int) -> tuple[str, str]:
 
 def summary(pool: PoolStatus) -> str:
     owners = len({owner for owner in pool.owners if owner is not None})
-    held = f"{PARTITIONS - pool.free} of {PARTITIONS} partitions owned by {owners} workers"
+    held = f"{PARTITIONS - pool.free} of {PARTITIONS} partitions owned by {owners} worker{'' if owners == 1 else 's'}"
     text = f"{held}, epochs up to {max(pool.epochs, default=0)}"
     return text if not pool.free else f"{text}; [red]{pool.free} have no owner[/]"
 

@@ -19,6 +19,7 @@ import harvest
 from harvest.cli import fleet, output, runs
 from harvest.cli.loop import run_async
 from harvest.cli.modules import load_modules
+from harvest.cli.runs import hubs
 from harvest.config import HubSettings, WorkerConfig
 from harvest.dev.server import DevServer
 from harvest.errors import ConfigError, HarvestError
@@ -28,9 +29,7 @@ from harvest.hub.migrate import plan as plan_migrations
 from harvest.node import ShardedWorker, Worker
 from harvest.testing.replayer import Replayed, Replayer
 
-app = typer.Typer(
-    help="Durable workflows and stateful entities on Postgres.", no_args_is_help=True, pretty_exceptions_enable=False
-)
+app = typer.Typer(help="Durable workflows on Postgres.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(runs.app, name="run")
 app.add_typer(fleet.owner, name="owner")
 app.add_typer(fleet.sticky, name="sticky")
@@ -69,7 +68,7 @@ def common(
         bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Durable workflows and stateful entities on Postgres."""
+    """Durable workflows on Postgres."""
 
 
 @app.command()
@@ -81,12 +80,16 @@ def migrate(
     """Bring the hub's schema up to this version."""
 
     async def work() -> list[Any]:
-        async with Database(url, schema=HubSettings().db_schema) as db:
-            if plan:
-                return await plan_migrations(db)
-            return await run_migrations(
-                db, None if json else lambda m: output.console.print(f"applied {m.version:04d} {m.name}", highlight=False)
-            )
+        done: list[Any] = []
+        for address in hubs(url) or [url]:
+            async with Database(address, schema=HubSettings().db_schema) as db:
+                if plan:
+                    done += await plan_migrations(db)
+                    continue
+                done += await run_migrations(
+                    db, None if json else lambda m: output.console.print(f"applied {m.version:04d} {m.name}", highlight=False)
+                )
+        return done
 
     done = run_async(work())
     if json:
@@ -112,23 +115,27 @@ def worker(
         config = WorkerConfig()
         definitions = load_modules(modules)
         if migrate_first:
-            for address in HubSettings().shard_list if not url else [url]:
+            for address in hubs(url) or [url]:
                 async with Database(address, schema=HubSettings().db_schema) as db:
                     await run_migrations(db)
-        shards = HubSettings().shard_list
+        shards = hubs(url)
         async with AsyncExitStack() as stack:
             running: Worker | ShardedWorker
-            if shards and not url:
+            if len(shards) > 1:
                 many = await stack.enter_async_context(harvest.connect(shards=shards))
                 running = ShardedWorker(many, definitions=definitions, queue=queue, config=config)
             else:
-                one = await stack.enter_async_context(harvest.connect(url))
+                one = await stack.enter_async_context(harvest.connect(shards[0] if shards else url))
                 running = Worker(one, definitions=definitions, queue=queue, config=config)
             if os.environ.get("HARVEST_STOP_AT_EOF"):
                 stop_at_eof(running)
             await running.run()
 
     run_async(work())
+    if any(thread.name.startswith("harvest-activity") for thread in threading.enumerate()):
+        logging.getLogger("harvest").warning("an activity still runs in a thread; it will run again elsewhere")
+        logging.shutdown()
+        os._exit(0)  # the interpreter would wait for it
 
 
 def stop_at_eof(running: Worker | ShardedWorker) -> None:

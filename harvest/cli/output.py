@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any
@@ -55,6 +56,16 @@ def print_table(columns: list[str], rows: list[list[Any]], *, title: str | None 
     for row in rows:
         table.add_row(*(escape("" if cell is None else moment(cell)) for cell in row))
     console.print(table)
+
+
+def print_unavailable(missing: Sequence[Any], *, as_json: bool) -> None:
+    """Hubs whose part of the answer is missing, on stderr."""
+    if as_json:
+        sys.stderr.write(json.dumps({"unavailable": plain(list(missing))}, ensure_ascii=False) + "\n")
+        return
+    for each in missing:
+        line = f"[yellow]missing[/] shard {each.shard} at {escape(each.hub)}: {escape(each.error)}"
+        errors.print(line, highlight=False, soft_wrap=True)
 
 
 def moment(value: Any) -> str:

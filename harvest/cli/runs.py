@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -51,15 +52,27 @@ def parse_execution(text: str | None) -> UUID | None:
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[Any]:
     """The hub at `url`, else all of HARVEST_SHARDS."""
-    shards = HubSettings().shard_list
-    if not shards or url:
-        async with harvest.connect(url, pool_size=2) as client:
+    shards = hubs(url)
+    if len(shards) < 2:
+        async with harvest.connect(shards[0] if shards else url, pool_size=2) as client:
             yield client
         return
     async with harvest.connect(shards=shards, pool_size=2) as several:
         yield several
-        for missing in several.unavailable:
-            output.errors.print(f"[yellow]missing[/] shard {missing.shard} at {missing.hub}: {missing.error}", highlight=False)
+        if several.unavailable:
+            output.print_unavailable(several.unavailable, as_json="--json" in sys.argv)
+
+
+def hubs(url: str) -> list[str]:
+    """What a command is about: one hub, or those of HARVEST_SHARDS. Both in the environment would be a guess."""
+    settings = HubSettings()
+    if settings.shard_list and url and url == settings.database_url and "--database-url" not in sys.argv:
+        raise ConfigError(
+            "HARVEST_SHARDS",
+            "HARVEST_DATABASE_URL is set as well",
+            hint="unset one of them, or say --database-url URL for one hub",
+        )
+    return [url] if url else settings.shard_list
 
 
 def on_handle(
@@ -87,6 +100,7 @@ def start(
     queue: str = "default",
     conflict: Annotated[str, typer.Option(help="fail, use_existing or terminate_existing")] = "fail",
     reuse: Annotated[str, typer.Option(help="allow_duplicate, allow_failed or reject_duplicate")] = "allow_duplicate",
+    build_id: Annotated[str | None, typer.Option(help="Pin the run to workers of this build.")] = None,
     delay: Annotated[float | None, typer.Option(help="Seconds before the first decision.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds until the run ends as TIMED_OUT.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the result and print it.")] = False,
@@ -100,7 +114,15 @@ def start(
     async def work() -> tuple[str, Any]:
         async with opened(url) as client:
             handle = await client.start(
-                workflow, *parse_args(args), id=id, queue=queue, conflict=conflict, reuse=reuse, delay=delay, timeout=timeout
+                workflow,
+                *parse_args(args),
+                id=id,
+                queue=queue,
+                build_id=build_id,
+                conflict=conflict,
+                reuse=reuse,
+                delay=delay,
+                timeout=timeout,
             )
             return str(handle.execution_id), await handle.result() if wait else None
 

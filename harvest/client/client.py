@@ -18,7 +18,7 @@ from harvest.errors import ConfigError, PayloadError
 from harvest.hub import executions, workers
 from harvest.hub.database import Database, Session
 from harvest.hub.migrate import check_version
-from harvest.ids import check_name, pool_of
+from harvest.ids import check_build, check_name, pool_of
 from harvest.operations import doctor, fleet, switch
 from harvest.operations import start as starting
 from harvest.operations.site import Site, as_json
@@ -131,7 +131,8 @@ class Client:
             raise PayloadError("search_attributes", f"must be a dict, got {attributes!r}")
         build_id = options.get("build_id")
         if build_id is not None:
-            check_name("build_id", build_id)
+            check_build("build_id", build_id)
+        self.site.check_home(id)
         await self.site.check_type(pool_of(queue, build_id), type_)
         run = starting.new_run(
             id,

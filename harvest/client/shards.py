@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import UUID
@@ -16,19 +15,12 @@ from harvest.client.handle import RunSummary, WorkflowHandle
 from harvest.errors import ConfigError, HubError, HubUnreachable
 from harvest.hub import settings
 from harvest.hub.database import redacted
+from harvest.ids import new_id, shard_of
 
 log = logging.getLogger("harvest.client")
 T = TypeVar("T")
 OPEN_AGAIN = 1.0
 """Seconds between tries to open a shard that is down."""
-
-
-def shard_of(workflow_id: str, shards: int) -> int:
-    """The shard of a run: that of its root, the part of the id before the first `/`. Children whose ids begin with their
-    parent's (the default) are where their parent is."""
-    root = workflow_id.partition("/")[0]
-    digest = sha256(b"shard:" + root.encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:8], "big") % shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +36,25 @@ class Listing(AsyncIterator[RunSummary]):
     """Runs of all shards, newest first. `unavailable` names the shards whose runs are missing; it is complete once the
     listing is."""
 
-    def __init__(self, sources: list[tuple[int, AsyncIterator[RunSummary]]], unavailable: list[Unavailable], name: Any) -> None:
+    def __init__(
+        self,
+        sources: list[tuple[int, AsyncIterator[RunSummary]]],
+        unavailable: list[Unavailable],
+        name: Any,
+        limit: int | None,
+    ) -> None:
         self.unavailable = unavailable
-        self._sources, self._name = dict(sources), name
+        self._sources, self._name, self._left = dict(sources), name, limit
         self._heads: dict[int, RunSummary] = {}
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> RunSummary:
+        if self._left is not None:
+            if self._left <= 0:
+                raise StopAsyncIteration
+            self._left -= 1
         missing = [n for n in self._sources if n not in self._heads]
         await asyncio.gather(*(self._pull(n) for n in missing))
         if not self._heads:
@@ -95,20 +97,28 @@ class ShardedClient:
         self.clients = list(clients)
         self._open: set[int] = set()
         self._why: dict[int, Exception] = {}
+        self._set: UUID | None = None
         self._opener: asyncio.Task[None] | None = None
 
     # --- life
 
     async def __aenter__(self) -> Self:
         results = await asyncio.gather(*(self._try(n) for n in range(len(self.clients))), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, HubUnreachable):
-                await self._close()
-                raise result
-        if not self._open:
-            raise self._why[0]
+        try:
+            for result in results:
+                if isinstance(result, BaseException) and not isinstance(result, HubUnreachable):
+                    raise result
+            if not self._open:
+                reasons = "; ".join(f"{u.shard}: {u.error}" for u in self._down())
+                raise HubUnreachable(
+                    f"none of the {len(self.clients)} shards answers: {reasons}", hint="is HARVEST_SHARDS right?"
+                )
+            await self._agree()
+        except BaseException:
+            await self._close()
+            raise
         for n, exc in self._why.items():
-            log.warning("shard %d is down: %s", n, exc)
+            log.info("shard %d is down: %s", n, exc)
         self._opener = asyncio.create_task(self._keep_opening())
         return self
 
@@ -127,24 +137,50 @@ class ShardedClient:
             await client.__aenter__()
         except HubUnreachable as exc:
             self._why[n] = exc
+            client.db.closed_because = f"shard {n} of {len(self.clients)} is down: {exc.message}"
             raise
-        try:
-            await self._check(n, client)
-        except BaseException:
-            await client.__aexit__(None, None, None)
-            raise
+        if self._set is not None:
+            try:
+                self._check(n, await settings.shard(client.db))
+            except BaseException:
+                await client.__aexit__(None, None, None)
+                raise
+        client.db.closed_because = None
         self._open.add(n)
         self._why.pop(n, None)
 
-    async def _check(self, n: int, client: Client) -> None:
-        """Each hub knows which shard it is: a list in another order would look for runs where they are not."""
-        known = await settings.take_shard(client.db, n, len(self.clients))
-        if known != (n, len(self.clients)):
-            raise ConfigError(
-                "shards",
-                f"the hub at {redacted(client.db.dsn)} is shard {known[0]} of {known[1]}, not {n} of {len(self.clients)}",
-                hint="give all hubs, in the order that they were first given in",
-            )
+    async def _agree(self) -> None:
+        """Each hub knows which shard it is, of which set. The first time all have to be there, and are told."""
+        marks = {n: await settings.shard(self.clients[n].db) for n in self.up}
+        told = [mark.shard_set for mark in marks.values() if mark.shard_set is not None]
+        if told:
+            self._set = told[0]
+            for n, mark in marks.items():
+                self._check(n, mark)
+            return
+        if len(marks) < len(self.clients):
+            missing = "; ".join(f"{u.shard}: {u.error}" for u in self._down())
+            raise HubUnreachable(f"the first time all shards have to be up, and some are down: {missing}")
+        self._set = new_id()
+        for n in marks:
+            if not await settings.take_shard(self.clients[n].db, n, len(self.clients), self._set):
+                self._check(n, await settings.shard(self.clients[n].db))  # somebody else was quicker
+        for n in marks:
+            await self.clients[n].site.learn_mode()
+
+    def _check(self, n: int, mark: settings.Mark) -> None:
+        """A list in another order, or with another hub in it, would look for runs where they are not."""
+        expected = settings.Mark(n, len(self.clients), self._set)
+        if mark == expected:
+            return
+        hub = redacted(self.clients[n].db.dsn)
+        if mark.shard_set is None:
+            what = f"the hub at {hub} was never a shard, and the others are shards of a set already"
+        elif mark.shard_set != self._set:
+            what = f"the hub at {hub} is a shard of another set of hubs"
+        else:
+            what = f"the hub at {hub} is shard {mark.shard} of {mark.shards}, not {n} of {len(self.clients)}"
+        raise ConfigError("shards", what, hint="give all hubs of the set, in the order that they were first given in")
 
     async def _keep_opening(self) -> None:
         while True:
@@ -202,9 +238,9 @@ class ShardedClient:
     # --- all runs
 
     def list(self, *, limit: int | None = None, **filters: Any) -> Listing:
-        """As `Client.list`, over all shards, newest first; `limit` bounds each shard's part."""
+        """As `Client.list`, over all shards, newest first."""
         sources = [(n, self.clients[n].list(limit=limit, **filters)) for n in self.up]
-        return Listing(sources, [*self._down()], self._name)
+        return Listing(sources, [*self._down()], self._name, limit)
 
     def _down(self) -> Sequence[Unavailable]:
         return [self._name(n, exc) for n, exc in sorted(self._why.items())]

@@ -17,9 +17,6 @@ import msgspec
 from harvest.clock import MICRO, Clock
 from harvest.core.events import (
     ActivityScheduled,
-    ExternalCancelSent,
-    ExternalSignalSent,
-    RunContinued,
     TimerFired,
     UpdateAdmitted,
 )
@@ -32,7 +29,7 @@ from harvest.decider.loader import Loader, answer, ending, refuse_questions
 from harvest.decider.strikes import Strikes
 from harvest.decider.timers import Timers
 from harvest.decisions.answers import Undelivered
-from harvest.decisions.decide import ENDING, Draft, decide
+from harvest.decisions.decide import ENDING, Draft, decide, needs_its_row
 from harvest.decisions.ports import Hands, Holdings
 from harvest.decisions.residents import Residents
 from harvest.decisions.rows import Writer
@@ -416,7 +413,7 @@ class Decider(Service):
                 return None
             self.residents.take(run)
             draft = self._drive(run, now, mode)
-            if draft is not None and draft.launch is not None and _needs_its_row(draft):
+            if draft is not None and draft.launch is not None and needs_its_row(draft):
                 self._unreserve(draft)
                 raise Undelivered("a run that continues at once, or writes to itself, is stored first")
         except (Exception, LoopStuck) as exc:
@@ -425,6 +422,14 @@ class Decider(Service):
         if draft is None:
             self._settle(run)
         return draft
+
+    def answer(self, run: Run) -> None:
+        """Questions run code of the user, too: it is watched like a decision."""
+        self.driving.begin(run)
+        try:
+            answer(run)
+        finally:
+            self.driving.end()
 
     def _drive(self, run: Run, now: int, mode: str) -> Draft | None:
         """`decide`, watched: code that holds the loop for a whole lease is broken off, and its decision fails (R-2)."""
@@ -512,7 +517,7 @@ class Decider(Service):
             self._loop.call_soon(self.claimed, early)
             return
         if run.questions and not run.mail and not run.loading and run.instance is not None:
-            answer(run)
+            self.answer(run)
         if run.queue or run.mail or run.questions:
             self.refuse_all(run)
             run.seen.clear()
@@ -526,7 +531,7 @@ class Decider(Service):
             return
         unread = run.mail or run.loading or run.loaded is not None or bool(run.queue)
         if run.questions and not unread and run.instance is not None:
-            answer(run)
+            self.answer(run)
         due = run.next_due_us()
         if due is None:
             self.timers.forget(run.execution_id)
@@ -585,11 +590,3 @@ class Decider(Service):
         for _ in seqs:
             self.hands.unreserve()
         return seqs
-
-
-def _needs_its_row(draft: Draft) -> bool:
-    """True when the statement would have to see the run that it inserts."""
-    if isinstance(draft.closing, RunContinued):
-        return True
-    posts = (c for c in draft.commands if isinstance(c, (ExternalSignalSent, ExternalCancelSent)))
-    return any(c.workflow_id == draft.run.workflow_id for c in posts)

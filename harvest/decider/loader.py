@@ -16,6 +16,7 @@ from harvest.decisions.run import Run
 from harvest.errors import QueryFailed, UnknownActivityError, WorkflowNotFound
 from harvest.hub import messages
 from harvest.ids import queue_of
+from harvest.ownership.watchdog import LoopStuck
 
 if TYPE_CHECKING:
     from harvest.decider.decider import Decider
@@ -142,9 +143,9 @@ class Loader:
             try:
                 describe_run(run, row, loaded.decisions)
                 rebuild(run, loaded.decisions, self.decider.registry, None)
-                answer(run)
-            except Exception as exc:
-                refuse_questions(run, exc)
+                self.decider.answer(run)
+            except (Exception, LoopStuck) as exc:
+                refuse_questions(run, QueryFailed(str(exc)) if isinstance(exc, LoopStuck) else exc)
             run.drop_instance()
         if loaded.deliveries:
             successor = row["continued_to"]
@@ -183,9 +184,8 @@ class Loader:
                     if run.claim is not None:
                         run.claim.fresh = False
                 try:
-                    by_claim = self.decider.holdings.by_claim
                     everyone = [run.execution_id for run in chosen]
-                    found = await load(self.decider.db, cold, everyone, claimed=claimed, by_claim=by_claim)
+                    found = await load(self.decider.db, cold, everyone, claimed=claimed)
                     tries = 0
                 except Exception as exc:
                     tries += 1

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from harvest.decider.decider import Decider
 
 log = logging.getLogger("harvest.decider")
+UNKNOWN_TYPE = 10.0
+"""Seconds until an owner tries again a run whose type it does not know; a new owner tries at once."""
 
 
 class Strikes:
@@ -40,8 +42,10 @@ class Strikes:
         run.drop_instance()
         run.known, run.loaded = False, None
         run.seen.clear()
-        elsewhere = run.claim is not None and isinstance(exc, UnknownWorkflowError)
-        run.strikes += 0 if elsewhere else 1  # another worker of the pool may know the type
+        unknown = isinstance(exc, UnknownWorkflowError)
+        run.strikes += (
+            0 if unknown else 1
+        )  # a worker that knows the type may be on its way (a deploy), or elsewhere in the pool
         name = run.info.type if run.info is not None else "?"
         decider.outcomes[name, "blocked"] += 1
         log.error("decision of %s %s failed (strike %d): %s", name, run.workflow_id, run.strikes, exc, exc_info=exc)
@@ -55,6 +59,8 @@ class Strikes:
         run.updates = {name: ack for name, ack in run.updates.items() if not ack.done()}
         run.dead, run.failing = run.strikes >= STRIKES, True
         delay = None if run.dead else Backoff(1.0, cap=30.0).delay(max(1, run.strikes))
+        if unknown and run.claim is None:
+            delay = UNKNOWN_TYPE
         if delay is not None:
             run.blocked_until = decider.clock.now_us() + round(delay * MICRO)
             decider.timers.arm(run.blocked_until, run.execution_id, run.partition)

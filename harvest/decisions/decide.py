@@ -246,3 +246,11 @@ def failure_of_closing(closing: ev.Command) -> Failure | None:
     if isinstance(closing, ev.RunTimedOut):
         return Failure("the run's own timeout passed", "TimedOut")
     return None
+
+
+def needs_its_row(draft: Draft) -> bool:
+    """True when the statement would have to see the run that it inserts."""
+    if isinstance(draft.closing, ev.RunContinued):
+        return True
+    posts = (c for c in draft.commands if isinstance(c, (ev.ExternalSignalSent, ev.ExternalCancelSent)))
+    return any(c.workflow_id == draft.run.workflow_id for c in posts)

@@ -34,13 +34,11 @@ class Loaded:
     wakes: int | None = None
 
 
-async def load(
-    db: Database, cold: Sequence[UUID], mail: Sequence[UUID], *, claimed: Sequence[UUID] = (), by_claim: bool = False
-) -> dict[UUID, Loaded]:
+async def load(db: Database, cold: Sequence[UUID], mail: Sequence[UUID], *, claimed: Sequence[UUID] = ()) -> dict[UUID, Loaded]:
     """Row and history of the runs in `cold`, mail and finished activities of those in `mail`.
 
-    Of the runs in `claimed` it is read before their mail how often they were poked: what is poked later counts as unseen. With
-    `by_claim` the first decision of a run that continues another one looks for mail that is still on its way from there.
+    Of the runs in `claimed` it is read before their mail how often they were poked: what is poked later counts as unseen.
+    Before the first decision of a run that continues another one, mail that got stuck there is brought over: it came first.
     """
     found: dict[UUID, Loaded] = {execution_id: Loaded() for execution_id in (*cold, *mail)}
     if cold:
@@ -50,11 +48,10 @@ async def load(
             found[execution_id].row = row
         for execution_id, decisions in (await history.load(db, cold)).items():
             found[execution_id].decisions = decisions
-        if by_claim:
-            for execution_id in cold:
-                read = found[execution_id]
-                if read.row is not None and read.row["continued_from"] is not None and not read.decisions:
-                    await messages.forward(db, read.row["continued_from"], execution_id)
+        for execution_id in cold:
+            read = found[execution_id]
+            if read.row is not None and read.row["continued_from"] is not None and not read.decisions:
+                await messages.forward(db, read.row["continued_from"], execution_id)
     if claimed:
         for execution_id, wakes in (await workflow_tasks.wakes(db, claimed)).items():
             found[execution_id].wakes = wakes

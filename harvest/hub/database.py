@@ -115,6 +115,7 @@ class Database:
 
     def __init__(self, dsn: str, *, schema: str = SCHEMA, size: int = 8, patience: float = 10.0, name: str = "harvest") -> None:
         self.dsn, self.schema, self.size, self.patience, self.name = check_dsn(dsn), schema, size, patience, name
+        self.closed_because: str | None = None
         self._pool: asyncpg.Pool[Any] | None = None
         self._user_pool: asyncpg.Pool[Any] | None = None
 
@@ -192,6 +193,8 @@ class Database:
         tries, backoff = 0, Backoff(0.05, cap=1.0)
         while True:
             if self._pool is None:
+                if self.closed_because is not None:
+                    raise HubUnreachable(self.closed_because)
                 raise HubUnreachable(f"the connection to {redacted(self.dsn)} is closed", hint="open it with `async with`")
             try:
                 return cast(Sequence[Row], await run(self._pool))

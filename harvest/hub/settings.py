@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
 
 from harvest.hub.database import Database, Runs, notify
 from harvest.hub.queries import queries
@@ -22,10 +24,28 @@ async def since(db: Runs) -> datetime:
     return found
 
 
-async def take_shard(db: Runs, shard: int, shards: int) -> tuple[int, int]:
-    """Which shard this hub is, of how many; as given, if it was none before."""
-    row = (await db.fetch(_Q["take_shard"], shard=shard, shards=shards))[0]
-    return row["shard"], row["shards"]
+class Mark(NamedTuple):
+    """Which shard a hub is, of how many, of which set of hubs; Nones where it was never told."""
+
+    shard: int | None
+    shards: int | None
+    shard_set: UUID | None
+
+
+async def shard(db: Runs) -> Mark:
+    row = (await db.fetch(_Q["shard"]))[0]
+    return Mark(row["shard"], row["shards"], row["shard_set"])
+
+
+async def take_shard(db: Runs, shard: int, shards: int, shard_set: UUID) -> bool:
+    """Tells a hub which shard it is; False when it had been told before."""
+    return bool(await db.fetch(_Q["take_shard"], shard=shard, shards=shards, shard_set=shard_set))
+
+
+async def mode_and_shard(db: Runs) -> tuple[str, tuple[int, int] | None]:
+    """How the hub takes decisions, and (shard, shards) where it is one of several."""
+    row = (await db.fetch(_Q["mode"]))[0]
+    return row["mode"], None if row["shard"] is None else (row["shard"], row["shards"])
 
 
 async def switch(db: Database, to: str, *, lock_timeout: float, channel: str, payload: str) -> None:

@@ -136,10 +136,11 @@ async def strike(
     return bool(rows)
 
 
-async def strike_stuck(db: Runs, execution_id: UUID, where: str, seconds: float) -> None:
+async def strike_stuck(db: Runs, execution_id: UUID, worker_id: UUID, where: str, seconds: float) -> None:
     """A strike for a run whose code held the loop for `seconds`; the third one parks it."""
     error: dict[str, Any] = {"message": f"the code held the event loop for {seconds:.0f} s, in {where}", "type": "LoopStuck"}
-    await db.fetch(_Q["strike_stuck"], execution_id=execution_id, error=json.dumps(error), most=STRIKES, delay=5.0)
+    text = json.dumps(error)
+    await db.fetch(_Q["strike_stuck"], execution_id=execution_id, worker_id=worker_id, error=text, most=STRIKES, delay=5.0)
 
 
 async def bury(db: Runs, execution_id: UUID, *, workflow_id: str, type: str, pool: str, strikes: int, error: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from harvest.client.shards import ShardedClient
 from harvest.config import WorkerConfig
-from harvest.errors import HubError
+from harvest.errors import ConfigError, DefinitionError, HarvestError
 from harvest.node.worker import Worker
 from harvest.service import Service
 
@@ -55,8 +55,10 @@ class ShardedWorker(Service):
             worker = self._make(shard)
             try:
                 await worker.__aenter__()
-            except (HubError, OSError, TimeoutError) as exc:
-                log.warning("no worker for shard %d yet: %s", shard, exc)
+            except (ConfigError, DefinitionError):
+                raise
+            except Exception as exc:
+                log.warning("no worker for shard %d yet: %s", shard, str(exc) or type(exc).__name__)
                 continue
             self.workers[shard] = worker
 
@@ -65,7 +67,10 @@ class ShardedWorker(Service):
             try:
                 await asyncio.wait_for(self.stopping.wait(), TRY_AGAIN)
             except TimeoutError:
-                await self._start_missing()
+                try:
+                    await self._start_missing()
+                except HarvestError as exc:
+                    log.error("a shard has no worker: %s", exc)
 
     async def _close(self) -> None:
         results = await asyncio.gather(*(worker.stop() for worker in self.workers.values()), return_exceptions=True)

@@ -23,7 +23,8 @@ from harvest.decisions.run import Delivery
 from harvest.definitions.registry import Registry
 from harvest.errors import ConfigError, HarvestError
 from harvest.hub import workflow_tasks
-from harvest.hub.database import Session
+from harvest.hub.database import Session, explained
+from harvest.hub.sqlstate import DATABASE_ERRORS
 from harvest.ids import check_queue, pool_of
 from harvest.node.instrument import Instrumented
 from harvest.node.unit import Unit
@@ -36,6 +37,8 @@ from harvest.wakes.topics import ASK, DECIDE, OWNERS, QUEUE
 
 log = logging.getLogger("harvest.worker")
 DEFAULT_BUILD = "default"
+HUB_AT_STOP = 3.0
+"""Seconds that each step of a stop waits for a hub that is away."""
 FINISH_LOCAL = 0.2
 """Seconds that local steps get to finish before a stopping worker hands its runs over."""
 
@@ -173,9 +176,17 @@ class Worker(Service):
     # --- life -------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
+        try:
+            await self._start()
+        except DATABASE_ERRORS as exc:
+            raise explained(exc, self.client.db.dsn) from exc
+
+    async def _start(self) -> None:
         site = self.client.site
-        if site.listener.session is None:
+        if not site.listener.started.is_set() or site.listener.stopping.is_set():
             raise HarvestError("the client is not open", hint="async with harvest.connect(...) as client: ...")
+        port = self.config.metrics_port  # before anything is owned: a port that is taken costs the fleet nothing
+        self.endpoint = None if port is None else Endpoint(self.config.metrics_host, port)
         await site.listener.add([DECIDE, QUEUE, ASK, OWNERS])
         site.listener.on_connect.append(self._reconnected)
         self._services: list[Service] = []
@@ -197,26 +208,25 @@ class Worker(Service):
 
     def _measure(self) -> None:
         """With `metrics_port` an endpoint of its own, else whatever OpenTelemetry provider the program has set up."""
-        port = self.config.metrics_port
-        self.endpoint = None if port is None else Endpoint(self.config.metrics_host, port)
         provider = None if self.endpoint is None else self.endpoint.provider
         self.instrumented = Instrumented(self, Instruments(provider), timed=provider is not None or is_set_up())
 
     def _say_hello(self) -> None:
         keeper = self.keeper
         log.info(
-            "worker %s serves queue %r in %s mode: %d workflows, %d activities, %d partitions",
+            "worker %s serves queue %r in %s mode%s: %d workflows, %d activities, %d partitions",
             keeper.worker_id,
             self.queue,
             keeper.mode,
+            "" if keeper.me.can_own or keeper.mode == "sticky" else ", and owns nothing",
             len(self.registry.workflows),
             len(self.registry.activities),
             keeper.partitions,
         )
 
     async def _enter(self, service: Service) -> None:
+        self._services.append(service)  # first: what fails half-way has something to give back
         await service.__aenter__()
-        self._services.append(service)
 
     async def _run(self) -> None:
         """Until it is asked to stop, or one of its services ends."""
@@ -245,9 +255,10 @@ class Worker(Service):
         await self._stop([unit.decider for unit in units], opened)
         if self.keeper in opened and not self.keeper.stopping.is_set():
             try:
-                await self.keeper.hand_over()
+                async with asyncio.timeout(HUB_AT_STOP):
+                    await self.keeper.hand_over()
             except Exception as exc:
-                log.error("could not hand over, peers will wait for the lease: %s", exc)
+                log.error("could not hand over, peers will wait for the lease: %s", str(exc) or type(exc).__name__)
         await self._stop([self.activities, self.sweeper, self.keeper], opened)
         if (instrumented := getattr(self, "instrumented", None)) is not None:
             instrumented.close()
@@ -262,9 +273,10 @@ class Worker(Service):
                 claim.window = None
         if self.keeper.mode == "sticky" and self.keeper.lease is not None:
             try:
-                await workflow_tasks.unpin(self.client.db, self.keeper.worker_id)
+                async with asyncio.timeout(HUB_AT_STOP):
+                    await workflow_tasks.unpin(self.client.db, self.keeper.worker_id)
             except Exception as exc:
-                log.warning("could not release the pins, they run out: %s", exc)
+                log.warning("could not release the pins, they run out: %s", str(exc) or type(exc).__name__)
 
     async def _stop(self, services: list[Service], opened: list[Service]) -> None:
         for service in services:

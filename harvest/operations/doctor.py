@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,7 +74,7 @@ def fleet(workers: Sequence[WorkerStatus]) -> list[Finding]:
         if blocked:
             findings.append(Finding("error", f"{who}: {blocked} holds its event loop", "move blocking work into an activity"))
         if worker.workflows and not worker.can_own:
-            what = f"{who} runs workflows but may not own: its owner mode is off"
+            what = f"{who} runs workflows but may not own: its owner mode or its workflow slots are off"
             findings.append(Finding("warning", what, "HARVEST_OWNER_MODE=true, HARVEST_MAX_WORKFLOW_SLOTS above 0"))
     return findings
 
@@ -83,9 +84,15 @@ def open_runs(rows: Rows, status: OwnerStatus) -> list[Finding]:
     for row in rows:
         pool, queue = row["pool"], queue_of(row["pool"])
         build = pool.partition("@")[2]
-        if not any(pool in w.pools and w.workflows for w in status.workers):
+        servers = [w for w in status.workers if pool in w.pools and w.workflows]
+        if servers and status.mode == "owner" and not any(w.can_own for w in servers):
+            what = f"{row['runs']} open runs of {pool!r} stand still: none of its {len(servers)} workers may own partitions"
+            findings.append(
+                Finding("error", what, "HARVEST_OWNER_MODE=true and HARVEST_MAX_WORKFLOW_SLOTS above 0 for one of them")
+            )
+        elif not servers:
             pinned = f" (pinned to build {build!r})" if build else ""
-            remedy = f"{f'HARVEST_BUILD_ID={build} ' if build else ''}harvest worker MODULE --queue {queue}"
+            remedy = f"{f'HARVEST_BUILD_ID={build} ' if build else ''}harvest worker MODULE --queue {shlex.quote(queue)}"
             findings.append(Finding("error", f"{row['runs']} open runs of queue {queue!r}{pinned} have no worker", remedy))
         elif row["overdue"]:
             what = f"{row['overdue']} runs of {pool!r} are overdue, the oldest by {row['oldest']:.0f} s"

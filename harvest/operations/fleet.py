@@ -168,7 +168,7 @@ async def sticky_figures(site: Site) -> dict[str, float]:
 def last_minute(of_workers: Sequence[dict[str, int]]) -> dict[str, float]:
     """Sums over workers, and the rates. Pure."""
     total = {name: sum(counts.get(name, 0) for counts in of_workers) for name in _COUNTED}
-    found: dict[str, float] = {f"{name}_last_minute": total[name] for name in _COUNTED if name != "hit"}
+    found: dict[str, float] = {f"{name}_last_minute": total[name] for name in _COUNTED}
     all_of_them = total["hit"] + total["miss"]
     found["hit_rate_last_minute"] = total["hit"] / all_of_them if all_of_them else 0.0
     found["miss_rate_last_minute"] = total["miss"] / all_of_them if all_of_them else 0.0

@@ -13,12 +13,13 @@ import msgspec
 from harvest.coalesce import Coalescer
 from harvest.core.program import RunInfo
 from harvest.decisions.run import Delivery
-from harvest.errors import HubUnreachable, PayloadError, UnknownWorkflowError
+from harvest.errors import ConfigError, HubUnreachable, PayloadError, UnknownWorkflowError
 from harvest.hub import executions, messages, settings, workers
 from harvest.hub.database import Database, Row, explained
 from harvest.hub.executions import NewRun
 from harvest.hub.messages import Mail
 from harvest.hub.sqlstate import Trouble, trouble_of
+from harvest.ids import shard_of
 from harvest.operations.strays import forward_strays
 from harvest.wakes.listener import Listener
 from harvest.wakes.notifier import Notifier
@@ -68,6 +69,7 @@ class Site:
         self.notifier = Notifier(db)
         self.listener = Listener(db, self.router, [CLOSED, REPLY, ANSWER, SWITCH])
         self.mode = "owner"
+        self.shard: tuple[int, int] | None = None
         self.notifier.on_strays = self.forward_strays
         self.owners: list[LocalOwner] = []
         self.starts: Coalescer[NewRun, bool] = Coalescer(self._start_all)
@@ -96,7 +98,21 @@ class Site:
 
     async def learn_mode(self) -> None:
         """Asks the hub: at the start, and after wakes may have been lost."""
-        self.in_mode(await settings.mode(self.db))
+        mode, self.shard = await settings.mode_and_shard(self.db)
+        self.in_mode(mode)
+
+    def check_home(self, workflow_id: str) -> None:
+        """A hub that is one of several takes only the runs that live on it."""
+        if self.shard is None:
+            return
+        here, shards = self.shard
+        home = shard_of(workflow_id, shards)
+        if home != here:
+            raise ConfigError(
+                "id",
+                f"{workflow_id!r} lives on shard {home} of {shards}, and this hub is shard {here}",
+                hint="connect(shards=[…]) or HARVEST_SHARDS, with all hubs in their order",
+            )
 
     def owner_of(self, workflow_id: str) -> LocalOwner | None:
         """The owner of this workflow id in this process. A partition has one owner per pool."""

@@ -32,6 +32,8 @@ log = logging.getLogger("harvest.ownership")
 SECOND_PHASE = 0.1
 """Seconds between the two phases of a release: decisions in flight have landed by then, or are waited for."""
 FREE_ORPHANS_EVERY = 10.0
+GIVE_BACK = 3.0
+"""Seconds that the end of a worker waits for a hub that is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +251,7 @@ class Keeper(Periodic):
         self.grants = granted
         for pool, why in self.refusals.items():
             if asked_before.get(pool) != why:
-                log.error("refused to own partitions of %r, and stands by: %s", pool, why)
+                log.warning("refused to own partitions of %r, and stands by: %s", pool, why)
         if fresh:
             await partitions.ensure(self.db, fresh)
             for pool in fresh:  # this worker may have the code that a failed run waited for
@@ -285,6 +287,8 @@ class Keeper(Periodic):
         if mode != "owner":
             for share in self.shares.values():
                 share.clear()
+            self.grants, self.refusals = [], {}
+            await workers.grant(self.db, self.worker_id, [], None)
         for follow in self.on_mode:
             await follow(mode)
 
@@ -329,15 +333,17 @@ class Keeper(Periodic):
         for leave in self._leave:
             leave()
         try:
-            if not self.draining:
-                await self.hand_over()
-            for pool in await workflow_tasks.unclaim_of(self.db, [self.worker_id]):
-                self.notifier.pool(pool)
-            for queue in set(await activity_tasks.release(self.db, [self.worker_id])):
-                self.notifier.queue(queue)
-            await workers.forget(self.db, [self.worker_id])
+            async with asyncio.timeout(GIVE_BACK):
+                if not self.draining:
+                    await self.hand_over()
+                for pool in await workflow_tasks.unclaim_of(self.db, [self.worker_id]):
+                    self.notifier.pool(pool)
+                for queue in set(await activity_tasks.release(self.db, [self.worker_id])):
+                    self.notifier.queue(queue)
+                await workers.forget(self.db, [self.worker_id])
         except Exception as exc:
-            log.warning("could not release ownership, peers will wait for the lease: %s", exc)
+            why = str(exc) or type(exc).__name__
+            log.warning("could not release ownership, peers will wait for the lease: %s", why)
         if self.lease is not None:
             await self.lease.stop()
 

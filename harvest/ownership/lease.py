@@ -50,7 +50,7 @@ class Lease:
         self._every = min(RENEW_EVERY, term.ttl / 4)
         self._session: Session | None = None
         self._registered = self._given_up = False
-        self._asked_at = self._answered_at = self._woke_at = 0.0
+        self._asked_at = self._answered_at = self._woke_at = self._again_at = 0.0
         self._named = self._interrupted = self._holds_lock = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -93,6 +93,7 @@ class Lease:
         await self._connected()
         self._locked.set_result(None)
         self._woke_at = self._answered_at = self.clock.monotonic()
+        watching = asyncio.create_task(self._watch_on())  # whatever the hub does, or does not
         failures = 0
         try:
             while not self._stop.is_set() and not self._given_up:
@@ -107,15 +108,24 @@ class Lease:
                         log.warning("cannot renew the lease (%d in a row): %s", failures, exc)
                     await self._drop_session()
                 await self._pause(self._every if failures == 0 else min(self._every, 0.05 * 2 ** min(failures, 5)))
+            await self._stop.wait()
         finally:
+            watching.cancel()
             await self._drop_session()
 
+    async def _watch_on(self) -> None:
+        while True:
+            try:
+                await self._watch()
+            except Exception as exc:
+                log.warning("the watchdog stumbled: %s", str(exc) or type(exc).__name__)
+            await asyncio.sleep(0.25)
+
     async def _pause(self, seconds: float) -> None:
-        """Sleeps in short steps while the loop does not answer."""
+        """Sleeps, unless the connection ends."""
         assert self._stop is not None
         end = self.clock.monotonic() + seconds
         while not self._stop.is_set():
-            await self._watch()
             left = end - self.clock.monotonic()
             if left <= 0 or self._given_up:
                 return
@@ -176,7 +186,7 @@ class Lease:
             if self._named and self._answered_at >= self._asked_at:
                 log.warning("the loop runs again")
             self._named = self._interrupted = False
-            self.blocked_by = ""
+            self.blocked_by, self._again_at = "", 0.0
             self._asked_at = now
             if stopped:
                 self._answered_at = 0.0
@@ -192,8 +202,11 @@ class Lease:
             self._interrupted = True
             if self.driving.interrupt(self.driving.run):
                 log.error("%s held the loop for %.0f s: its decision is broken off", self._driven(), stuck)
-        if stuck > self.term.ttl + 1.0:
+        if stuck > self.term.ttl + 1.0 and not self._given_up:
             await self._surrender(stuck)
+        if self._given_up and stuck > self._again_at:  # whenever it can be broken off after all
+            self._again_at = stuck + self.term.ttl
+            self.driving.interrupt(self.driving.run)
 
     def _driven(self) -> str:
         run = self.driving.run
@@ -209,7 +222,7 @@ class Lease:
             async with asyncio.timeout(5.0):
                 session = await self._connected()
                 if run is not None:
-                    await workflow_tasks.strike_stuck(session, run.execution_id, where, stuck)
+                    await workflow_tasks.strike_stuck(session, run.execution_id, self.worker_id, where, stuck)
                 await workers.fence(session, [self.worker_id])
                 await partitions.free_of(session, [self.worker_id])
         except Exception as exc:

@@ -85,7 +85,11 @@ class Endpoint:
         try:
             self._server, self._thread = start_http_server(port, addr=host, registry=registry)
         except OSError as exc:
-            raise ConfigError("metrics_port", f"cannot listen on {host}:{port}: {exc.strerror}") from exc
+            raise ConfigError(
+                "metrics_port",
+                f"cannot listen on {host}:{port}: {exc.strerror or exc}",
+                hint="choose another HARVEST_METRICS_PORT or HARVEST_METRICS_HOST; 0 takes a free port",
+            ) from exc
         self.port: int = self._server.server_port
         log.info("metrics at http://%s:%d/metrics", host, self.port)
 

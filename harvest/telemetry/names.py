@@ -52,8 +52,8 @@ METRICS: dict[str, Metric] = {
         "gauge", "{decision}", ("pool",), "decisions that had to replay although a pin existed"
     ),
     "sticky_execution.cold_replay_last_minute": Metric("gauge", "{claim}", ("pool",), "claims of runs without a pin"),
-    "sticky_execution.hit_rate_last_minute": Metric("gauge", "1", ("pool",), "hits over all decisions"),
-    "sticky_execution.miss_rate_last_minute": Metric("gauge", "1", ("pool",), "misses over all decisions"),
+    "sticky_execution.hit_rate_last_minute": Metric("gauge", "1", ("pool",), "share of decisions whose run was in memory"),
+    "sticky_execution.miss_rate_last_minute": Metric("gauge", "1", ("pool",), "share of decisions that had to replay"),
     "sticky_execution.capacity_pressure_tasks": Metric(
         "gauge", "{task}", ("pool",), "pinned runs of workers whose cache is nine tenths full"
     ),

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from harvest.backoff import Backoff
 from harvest.hub.database import Database, Session, ping
+from harvest.hub.sqlstate import DATABASE_ERRORS
 from harvest.service import Service
 from harvest.wakes.router import Router
 from harvest.wakes.topics import channel
@@ -52,8 +53,13 @@ class Listener(Service):
         for topic in topics:
             if topic not in self.topics:
                 self.topics.append(topic)
-                if self.session is not None:
+                if self.session is None:
+                    continue  # on its way back: it will listen to all of them
+                try:
                     await self.session.listen(channel(self.db.schema, topic), self._received)
+                except DATABASE_ERRORS as exc:
+                    log.warning("the LISTEN connection broke: %s", exc)
+                    self._lost.set()
 
     def _received(self, name: str, payload: str) -> None:
         topic = name.removeprefix(f"{self.db.schema}_")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
 import harvest
 from harvest import ShardedWorker, errors, workflow
-from harvest.client.shards import shard_of
+from harvest.ids import shard_of
 from tests.conftest import with_database
 
 pytestmark = pytest.mark.owner_only
@@ -71,7 +72,9 @@ async def test_runs_are_spread_and_found_again(hubs):
 
 
 async def test_a_hub_that_is_down_is_named(hubs):
-    shards = [hubs[0], DOWN, hubs[1]]
+    async with harvest.connect(shards=hubs):
+        pass  # the first time all are up, and learn which they are
+    shards = [hubs[0], DOWN, hubs[2]]
     async with (
         harvest.connect(shards=shards, patience=0.5) as client,
         ShardedWorker(client, definitions=[root, leaf]) as worker,
@@ -84,6 +87,10 @@ async def test_a_hub_that_is_down_is_named(hubs):
                     await client.start(leaf, 1, id=name)
             else:
                 await client.start(leaf, 1, id=name)
+        with pytest.raises(errors.HubUnreachable, match="shard 1 of 3 is down"):
+            await client.handle(next(n for n in names if client.shard(n) == 1)).describe()
+        newest = [run.workflow_id async for run in client.list(limit=3)]
+        assert newest == [n for n in reversed(names) if client.shard(n) != 1][:3]
         listing = client.list()
         assert {run.workflow_id async for run in listing} == {n for n in names if client.shard(n) != 1}
         [missing] = listing.unavailable
@@ -93,35 +100,52 @@ async def test_a_hub_that_is_down_is_named(hubs):
         assert [u.shard for u in counts.unavailable] == [u.shard for u in workers.unavailable] == [1]
 
 
-async def test_a_shard_that_comes_up_later_is_taken_in(hubs, server, template, monkeypatch):
-    name = f"t_{uuid.uuid4().hex[:16]}"
-    late = with_database(server, name)
+async def test_a_shard_that_comes_up_later_is_taken_in(hubs, server):
     connection = await asyncpg.connect(server)
+    async with harvest.connect(shards=hubs[:2]):
+        pass
+    away = urlsplit(hubs[1]).path.lstrip("/")
+    await connection.execute(f'alter database "{away}" rename to "{away}_away"')
     async with (
-        harvest.connect(shards=[hubs[0], late], patience=0.5) as client,
+        harvest.connect(shards=hubs[:2], patience=0.5) as client,
         ShardedWorker(client, definitions=[root, leaf]) as worker,
     ):
         assert client.up == [0]
-        await connection.execute(f'create database "{name}" template "{template}"')
+        await connection.execute(f'alter database "{away}_away" rename to "{away}"')
         while sorted(worker.workers) != [0, 1]:
             await asyncio.sleep(0.05)
         handle = await client.start(leaf, 1, id=next(f"z{n}" for n in range(99) if client.shard(f"z{n}") == 1))
         await handle.signal("more", 1)
         assert await handle.result(timeout=20) == 2
-    await connection.execute(f'drop database if exists "{name}" with (force)')
     await connection.close()
 
 
 async def test_the_list_must_not_change(hubs):
-    async with harvest.connect(shards=hubs):
+    with pytest.raises(errors.HubUnreachable, match="first time"):
+        async with harvest.connect(shards=[*hubs[:2], DOWN], patience=0.5):
+            pass
+    async with harvest.connect(shards=hubs[:2]):
         pass
-    for wrong in ([hubs[1], hubs[0], hubs[2]], hubs[:2]):
-        with pytest.raises(errors.ConfigError, match="is shard"):
-            async with harvest.connect(shards=wrong):
+    wrong = {"is shard": hubs[1::-1], "never a shard": [hubs[0], hubs[2]], "not 0 of 3": hubs}
+    for why, shards in wrong.items():
+        with pytest.raises(errors.ConfigError, match=why):
+            async with harvest.connect(shards=shards):
                 pass
+    async with harvest.connect(hubs[2]) as untouched:
+        assert untouched.site.shard is None
     for bad in ([], [hubs[0], hubs[0]], "postgresql://x"):
         with pytest.raises(errors.ConfigError, match="shards"):
             harvest.connect(shards=bad)
-    with pytest.raises(errors.HubUnreachable):
+    with pytest.raises(errors.HubUnreachable, match="none of the 1 shards"):
         async with harvest.connect(shards=[DOWN], patience=0.5):
             pass
+
+
+async def test_a_shard_takes_its_own_runs_only(hubs):
+    async with harvest.connect(shards=hubs[:2]):
+        pass
+    async with harvest.connect(hubs[1]) as alone:
+        ids = {shard_of(f"a{n}", 2): f"a{n}" for n in range(20)}
+        await alone.start("leaf", 1, id=ids[1])
+        with pytest.raises(errors.ConfigError, match="lives on shard 0 of 2"):
+            await alone.start("leaf", 1, id=ids[0])

@@ -1,14 +1,16 @@
 -- table: settings
 
 -- name: mode
-select mode, mode_since from settings
+select mode, mode_since, shard, shards from settings
+
+-- name: shard
+-- Which shard this hub is, of how many, of which set; nulls where it was never told.
+select shard, shards, shard_set from settings
 
 -- name: take_shard
--- A hub learns once which shard it is, and then tells everybody.
-with taken as (
-  update settings set shard = :shard::int, shards = :shards::int where shard is null returning shard, shards
-)
-select shard, shards from taken union all select shard, shards from settings where shard is not null
+-- A hub is told once.
+update settings set shard = :shard::int, shards = :shards::int, shard_set = :shard_set::uuid where shard_set is null
+returning shard
 
 -- name: lock_timeout
 select set_config('lock_timeout', :milliseconds::text, true)

@@ -69,6 +69,7 @@ with hit as (
   update workflow_tasks set strikes = strikes + 1, error = :error::json, state = 'pending', worker_id = null, sticky_until = null,
     due_at = case when strikes + 1 >= :most::int then 'infinity' else hub_now() + :delay::float8 * interval '1 second' end
   where execution_id = :execution_id::uuid
+    and exists (select from tenures n where n.worker_id = :worker_id::uuid and n.connection = -1 and not n.fenced)
   returning execution_id, strikes
 )
 insert into dead_letters (execution_id, workflow_id, type, pool, at, strikes, error)
