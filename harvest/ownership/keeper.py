@@ -90,6 +90,7 @@ class Keeper(Periodic):
         self.scanned_at = self._trust_after = self._orphans_at = 0.0
         self._leave: list[Callable[[], None]] = []
         self._turn = asyncio.Lock()
+        self._registering: asyncio.Future[tuple[str, int]] | None = None
 
     def distrusted(self) -> bool:
         """True when the lease may have ended: nothing is decided until it is renewed."""
@@ -141,24 +142,24 @@ class Keeper(Periodic):
         )
         await self.lease.start()
         sent_at = self.clock.monotonic()
-        self.mode, now_us = await workers.register(
-            self.db,
-            workers.Registration(
-                self.worker_id,
-                self.me.queue,
-                self.me.pools,
-                self.me.build_id,
-                lock_key,
-                self.term.ttl,
-                socket.gethostname(),
-                os.getpid(),
-                json.dumps(self.me.definitions),
-                self.me.connections,
-                self.me.can_own,
-                self.me.cache_capacity,
-                self.me.config,
-            ),
+        registration = workers.Registration(
+            self.worker_id,
+            self.me.queue,
+            self.me.pools,
+            self.me.build_id,
+            lock_key,
+            self.term.ttl,
+            socket.gethostname(),
+            os.getpid(),
+            json.dumps(self.me.definitions),
+            self.me.connections,
+            self.me.can_own,
+            self.me.cache_capacity,
+            self.me.config,
         )
+        # Not given up half-way: what arrives after a cancelled start would be nobody's to take back.
+        self._registering = asyncio.ensure_future(workers.register(self.db, registration))
+        self.mode, now_us = await asyncio.shield(self._registering)
         if isinstance(self.clock, HubClock):
             self.clock.observe(now_us, sent_at, self.clock.monotonic())
         self.lease.registered(sent_at)
@@ -334,6 +335,8 @@ class Keeper(Periodic):
             leave()
         try:
             async with asyncio.timeout(GIVE_BACK):
+                if self._registering is not None:
+                    await asyncio.wait({self._registering})
                 if not self.draining:
                     await self.hand_over()
                 for pool in await workflow_tasks.unclaim_of(self.db, [self.worker_id]):

@@ -262,3 +262,22 @@ async def test_a_result_that_does_not_fit_its_annotation(client, worker):
 
     async with worker(once, liar):
         assert "PayloadError after 4" in await client.execute(once, "liar", "eager", id="w")
+
+
+async def test_the_time_of_a_plain_function_begins_when_a_thread_takes_it_up(client):
+    import time
+
+    from harvest import Worker, WorkerConfig
+
+    @activity.defn(start_to_close=1.0, retry=RetryPolicy(max_attempts=1))
+    def takes_its_time(n: int) -> int:
+        time.sleep(0.3)
+        return n
+
+    @workflow.defn
+    async def many() -> list[int]:
+        return await asyncio.gather(*(takes_its_time(n) for n in range(10)))
+
+    config = WorkerConfig(activity_threads=2)
+    async with Worker(client, definitions=[many, takes_its_time], config=config):
+        assert await client.execute(many, id="m") == list(range(10))

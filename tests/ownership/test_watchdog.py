@@ -90,3 +90,31 @@ async def test_a_loop_that_nothing_frees_gives_its_lease_up(client, remote, dsn)
     finally:
         stuck.kill()
         stuck.wait()
+
+
+@workflow.defn
+class Asked:
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.receive("end")
+
+    @workflow.query
+    def forever(self) -> int:
+        while True:
+            pass
+
+    @workflow.query
+    def quickly(self) -> int:
+        return 1
+
+
+async def test_a_query_that_never_returns_is_broken_off(client):
+    async with Worker(client, definitions=[Asked, quick], config=WorkerConfig(**LEASE)) as running:
+        before = running.keeper.worker_id
+        handle = await client.start(Asked, id="a")
+        with pytest.raises(errors.QueryFailed):
+            await handle.query(Asked.forever, timeout=30)
+        assert await handle.query(Asked.quickly) == 1
+        assert await client.execute(quick, id="q") == "quick"
+        assert running.keeper.worker_id == before
+        assert not (await handle.describe()).strikes
