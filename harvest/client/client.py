@@ -16,8 +16,9 @@ from harvest.definitions.registry import definition_of
 from harvest.definitions.workflow import WorkflowDefinition
 from harvest.errors import ConfigError, PayloadError
 from harvest.hub import executions, workers
-from harvest.hub.database import Database, Session
+from harvest.hub.database import Database, Session, explained
 from harvest.hub.migrate import check_version
+from harvest.hub.sqlstate import DATABASE_ERRORS
 from harvest.ids import check_build, check_name, pool_of
 from harvest.operations import doctor, fleet, switch
 from harvest.operations import start as starting
@@ -72,8 +73,10 @@ class Client:
             await self.site.learn_mode()
             self.site.listener.on_connect.append(self._reconnected)
             await self.site.listener.__aenter__()
-        except BaseException:
+        except BaseException as exc:
             await self.db.close()
+            if isinstance(exc, DATABASE_ERRORS):
+                raise explained(exc, self.db.dsn) from exc
             raise
         return self
 
