@@ -84,7 +84,9 @@ class Service:
         """Ask for the end and wait for it. Harmless when it has ended already; who stops waiting does not stop the end."""
         self.stopping.set()
         if self._main is not None:
-            await asyncio.shield(self._main)
+            await asyncio.wait({self._main})
+            if not self._main.cancelled():
+                self._main.result()  # what it failed with
 
 
 class Periodic(Service):

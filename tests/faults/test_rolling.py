@@ -116,7 +116,7 @@ async def test_a_rolling_deploy(dsn, remote, more_types):
         assert await remote.execute("only_in_the_new_build", 4, id="new") == 4
     ending.set()
     sent = await asyncio.gather(*talks)
-    assert sum(map(len, sent)) > 60
+    assert all(len(each) > 3 for each in sent)
     decided_by = Query("t", "select distinct w.build_id from decisions d join workers w using (worker_id)")
     assert {row["build_id"][:2] for row in await remote.db.fetch(decided_by)} == {"v1", "v2"}
     assert not await remote.db.fetch(Query("t", "select 1 from dead_letters"))

@@ -57,6 +57,11 @@ class Busy:
 DEFINITIONS = [small, medium, leaf, Busy]
 
 
+async def until(condition) -> None:
+    while not condition():
+        await asyncio.sleep(0.02)
+
+
 async def test_to_and_fro_under_load(client, remote):
     """Runs in flight go on, nothing that was acknowledged is lost or doubled, and every history replays."""
     async with Worker(client, definitions=DEFINITIONS) as one, Worker(remote, definitions=DEFINITIONS) as two:
@@ -80,12 +85,14 @@ async def test_to_and_fro_under_load(client, remote):
             assert (await remote.disable_owner_mode()).mode == "sticky"
             while sum(map(len, sent.values())) < before + 30:  # work goes on in the new mode
                 await asyncio.sleep(0.02)
-            assert one.keeper.mode == two.keeper.mode == "sticky" and not one.keeper.partitions + two.keeper.partitions
+            await until(lambda: one.keeper.mode == two.keeper.mode == "sticky")
+            assert not one.keeper.partitions + two.keeper.partitions
             before = sum(map(len, sent.values()))
             assert (await remote.enable_owner_mode()).mode == "owner"
             while sum(map(len, sent.values())) < before + 30:
                 await asyncio.sleep(0.02)
-            assert one.keeper.mode == two.keeper.mode == "owner" and one.keeper.partitions + two.keeper.partitions == 512
+            await until(lambda: one.keeper.mode == two.keeper.mode == "owner")
+            await until(lambda: one.keeper.partitions + two.keeper.partitions == 512)
         ending.set()
         await asyncio.gather(*talkers)
         for handle in handles:
