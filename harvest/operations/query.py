@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 import harvest.hub.database as hub
+from harvest.backoff import Backoff
 from harvest.decisions.answers import Undelivered
 from harvest.errors import HarvestError, QueryFailed, QueryTimeout, WorkflowNotFound
 from harvest.hub import executions, workflow_tasks
@@ -23,7 +24,8 @@ from harvest.wakes.topics import ANSWER, ASK, channel, dump
 log = logging.getLogger("harvest.operations")
 PIECE = 3_500
 """Characters per NOTIFY; longer questions and answers travel in pieces (at worst doubled by JSON quoting)."""
-ASK_AGAIN = 1.0
+ASK_AGAIN = Backoff(0.2, cap=1.0)
+"""Seconds until a question is asked again: its run may be between two owners."""
 
 
 async def query(
@@ -81,7 +83,7 @@ async def _ask(
 async def _remotely(site: Site, row: Any, workflow_id: str, name: str, input: msgspec.Raw, patience: float) -> msgspec.Raw:
     question = str(new_id())
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + patience
+    deadline, asked = loop.time() + patience, 0
     waiter = site.router.waiter(ANSWER, question)
     leave = site.router.subscribe(ANSWER, Pieces(lambda key, value: site.router.wake(ANSWER, key, value)).add)
     try:
@@ -92,7 +94,8 @@ async def _remotely(site: Site, row: Any, workflow_id: str, name: str, input: ms
             whom = None if responder is None else str(responder)
             text = dump([row["pool"], str(row["execution_id"]), workflow_id, name, bytes(input).decode(), whom])
             await send_pieces(site.db, ASK, question, text)
-            await asyncio.wait({waiter}, timeout=min(ASK_AGAIN, max(0.0, deadline - loop.time())))
+            asked += 1
+            await asyncio.wait({waiter}, timeout=min(ASK_AGAIN.delay(asked), max(0.0, deadline - loop.time())))
             if waiter.done():
                 kind, value = json.loads(waiter.result())
                 if kind == "result":
