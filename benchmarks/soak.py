@@ -21,11 +21,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import harvest
-from tests.faults.cluster import Cluster, Faults
+from tests.faults.cluster import SETTINGS, TTL, Cluster, Faults
 from tests.faults.ledger import Traffic
-
-TTL = 2.5
-SETTINGS = {"HARVEST_LEASE_TTL": str(TTL), "HARVEST_SCAN_INTERVAL": "0.5", "HARVEST_DRAIN_TIMEOUT": "1"}
 
 
 def arguments() -> argparse.Namespace:

@@ -64,6 +64,11 @@ class WorkerConfig(BaseSettings):
     metrics_host: str = Field("127.0.0.1", min_length=1)
     drain_timeout: Span = Field(timedelta(seconds=10), ge=timedelta(0))
 
+    @property
+    def keeps_residents(self) -> bool:
+        """Suspended runs stay in memory, and are pinned to it in sticky mode (S-1)."""
+        return self.resident_workflows and self.sticky_timeout > timedelta(0)
+
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)

@@ -62,6 +62,11 @@ class Service:
             for number in handled:
                 loop.remove_signal_handler(number)
 
+    @property
+    def alive(self) -> bool:
+        """True from `async with` until it has ended."""
+        return self._main is not None and not self._main.done()
+
     async def __aenter__(self) -> Self:
         self._main = asyncio.create_task(self.run(), name=type(self).__name__)
         waiter = asyncio.create_task(self.started.wait())
@@ -90,7 +95,8 @@ class Service:
 
 
 class Periodic(Service):
-    """A loop around `run_once`: every `interval` seconds, or at once after `nudge`.
+    """A loop around `run_once`: every `interval` seconds, or at once after `nudge`. Who knows better when to look again
+    overrides `turn`.
 
     An error is survived: the first in a row is logged, the tenth and then each sixtieth, with the count.
     """
@@ -105,6 +111,11 @@ class Periodic(Service):
     async def run_once(self) -> object:
         raise NotImplementedError
 
+    async def turn(self) -> float:
+        """One round; seconds until the next."""
+        await self.run_once()
+        return self.interval
+
     def nudge(self) -> None:
         self._nudged.set()
 
@@ -114,17 +125,18 @@ class Periodic(Service):
         await super().stop()
 
     async def _run(self) -> None:
-        failures = 0
+        loop, failures = asyncio.get_running_loop(), 0
         while not self.stopping.is_set():
             self._nudged.clear()
             try:
-                await self.run_once()
+                wait = await self.turn()
                 failures = 0
             except Exception as exc:
                 failures += 1
                 if failures in (1, 10) or failures % 60 == 0:
                     log.warning("cannot %s (%d in a row): %s", self.doing, failures, str(exc) or type(exc).__name__)
-            try:
-                await asyncio.wait_for(self._nudged.wait(), self.interval)
-            except TimeoutError:
-                pass
+                wait = self.interval
+            if not self._nudged.is_set() and not self.stopping.is_set():
+                handle = loop.call_later(wait, self._nudged.set)
+                await self._nudged.wait()
+                handle.cancel()

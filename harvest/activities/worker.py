@@ -25,7 +25,7 @@ from harvest.failure import Failure, encode_failure, failure_of
 from harvest.hub import activity_tasks
 from harvest.hub.activity_tasks import Again, Beat, Finished
 from harvest.hub.database import Database, Row
-from harvest.service import Service
+from harvest.service import Periodic
 from harvest.wakes.notifier import Notifier
 from harvest.wakes.router import Router
 from harvest.wakes.topics import QUEUE
@@ -49,12 +49,14 @@ class Held(NamedTuple):
     heartbeat: str | None
 
 
-class ActivityWorker(Service):
+class ActivityWorker(Periodic):
     """`slots` bounds eager and claimed tasks together. `deliver(step, arrival, lost)` is False where the run is not ours;
     `lost` is called when it was, and the result was not ingested.
 
     Implements the decider's `Hands`.
     """
+
+    doing = "claim activities"
 
     def __init__(
         self,
@@ -73,9 +75,9 @@ class ActivityWorker(Service):
         clock: Clock,
         poll: float = 1.0,
     ) -> None:
-        super().__init__()
+        super().__init__(poll)
         self.db, self.registry, self.queue, self.slots, self.drain = db, registry, queue, slots, drain
-        self.worker_id, self.deliver, self.wake, self.clock, self.poll = worker_id, deliver, wake, clock, poll
+        self.worker_id, self.deliver, self.wake, self.clock = worker_id, deliver, wake, clock
         self.router, self.notifier = router, notifier
         self.free = slots
         self.names = sorted(registry.activities)
@@ -83,7 +85,6 @@ class ActivityWorker(Service):
         self.local = LocalSteps(registry, lambda step, arrival: deliver(step, arrival, None), self.threads)
         self.running: dict[tuple[UUID, int], Attempt] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._kicked = asyncio.Event()
         self._backlog = False
         self._look_at = self.looked_until = 0.0
         self._suspicious = 0
@@ -129,16 +130,16 @@ class ActivityWorker(Service):
 
     def due_in(self, seconds: float | None) -> None:
         """The owner's scan looked for us: when the next task of our queue is due. No look of our own for a while."""
-        if not self._backlog and not self._kicked.is_set():
-            self.looked_until = self.loop.time() + 1.5 * self.poll
-        if seconds is not None and seconds <= self.poll:
+        if not self._backlog and not self._nudged.is_set():
+            self.looked_until = self.loop.time() + 1.5 * self.interval
+        if seconds is not None and seconds <= self.interval:
             self.loop.call_later(max(0.0, seconds), self.kick, self.queue)
 
     def kick(self, queue: str) -> None:
         """Tasks may wait in this queue."""
         if queue == self.queue:
             self._backlog, self.looked_until = True, 0.0
-            self._kicked.set()
+            self.nudge()
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -151,35 +152,25 @@ class ActivityWorker(Service):
             self.kick(queue)
 
     async def _run(self) -> None:
-        loop, failures = asyncio.get_running_loop(), 0
-        if not self.names:
-            await self.stopping.wait()
-            return
-        while not self.stopping.is_set():
-            self._kicked.clear()
-            wait = self.poll
-            try:
-                wait = await self.run_once()
-                await self._reconcile()
-                failures = 0
-            except Exception as exc:
-                failures += 1
-                self._look_at, self._suspicious = 0.0, 2  # it may have claimed, and its answer got lost
-                if failures in (1, 10) or failures % 60 == 0:
-                    log.warning("cannot claim activities (%d in a row): %s", failures, exc)
-            if not self._kicked.is_set() and not self.stopping.is_set():
-                handle = loop.call_later(wait, self._kicked.set)
-                await self._kicked.wait()
-                handle.cancel()
+        await (super()._run() if self.names else self.stopping.wait())
+
+    async def turn(self) -> float:
+        try:
+            wait = await self.run_once()
+            await self._reconcile()
+        except Exception:
+            self._look_at, self._suspicious = 0.0, 2  # it may have claimed, and its answer got lost
+            raise
+        return wait
 
     async def run_once(self) -> float:
         """Claims what there are slots for; returns seconds until it is worth looking again."""
         if not self._backlog:  # nobody said that tasks wait: one look is cheaper than a claim
             if self.loop.time() < self.looked_until:
-                return self.poll  # the owner's scan looks for us
+                return self.interval  # the owner's scan looks for us
             due = await activity_tasks.next_due(self.db, queue=self.queue, names=self.names)
             if due is None or due > 0:
-                return self.poll if due is None else min(self.poll, max(0.001, due))
+                return self.interval if due is None else min(self.interval, max(0.001, due))
         while self.free > 0 and not self.stopping.is_set():
             size = min(self.free, CLAIM_SIZE)
             self.free -= size  # decisions reserve meanwhile
@@ -195,8 +186,8 @@ class ActivityWorker(Service):
             self._backlog = len(rows) == size
             if not self._backlog:
                 due = await activity_tasks.next_due(self.db, queue=self.queue, names=self.names)
-                return self.poll if due is None else min(self.poll, max(0.001, due))
-        return self.poll
+                return self.interval if due is None else min(self.interval, max(0.001, due))
+        return self.interval
 
     async def _reconcile(self) -> None:
         """Gives back tasks that the hub thinks are ours and that we do not run: a claim whose answer got lost.
@@ -231,16 +222,12 @@ class ActivityWorker(Service):
 
     def stop_claiming(self) -> None:
         self.stopping.set()
-        self._kicked.set()
+        self.nudge()
 
     async def finish_local(self, patience: float) -> None:
         """Gives the local steps that run now a moment to end: a new owner would run them again."""
         if self.local.running:
             await asyncio.wait(set(self.local.running.values()), timeout=patience)
-
-    async def stop(self) -> None:
-        self.stop_claiming()
-        await super().stop()
 
     async def _close(self) -> None:
         """Lets what runs finish within the drain time; the rest is cancelled and its rows go back to the queue."""
@@ -265,7 +252,7 @@ class ActivityWorker(Service):
     def _freed(self) -> None:
         self.free += 1
         if self._backlog and self.free > 0:
-            self._kicked.set()
+            self.nudge()
 
     async def _attempt(self, held: Held) -> None:
         step = held.step

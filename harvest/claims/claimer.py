@@ -13,7 +13,7 @@ from harvest.decider.decider import Decider
 from harvest.decisions.run import Claim
 from harvest.hub import workflow_tasks
 from harvest.hub.database import Row
-from harvest.service import Service
+from harvest.service import Periodic
 from harvest.wakes.topics import DECIDE
 
 log = logging.getLogger("harvest.claims")
@@ -24,40 +24,38 @@ LOOK_FOR_LOST_EVERY = 10.0
 async def _nobody(_: list[UUID]) -> None: ...
 
 
-class Claimer(Service):
+class Claimer(Periodic):
     """Claims up to `slots` tasks of one pool at a time; `window` is the length of a pin in seconds, None without pins.
 
-    Idle until `active` is set. `kick` has it look at once. `on_strays(execution_ids)` takes care of mail of closed runs,
+    Idle until `active` is set. `nudge` has it look at once. `on_strays(execution_ids)` takes care of mail of closed runs,
     `on_figures` gets the sticky figures of the pool once per interval, where it is set.
     """
 
+    doing = "claim workflow tasks"
+
     def __init__(self, decider: Decider, claims: Claims, *, slots: int, window: float | None, interval: float) -> None:
-        super().__init__()
-        self.decider, self.claims, self.slots, self.window, self.interval = decider, claims, slots, window, interval
+        super().__init__(interval)
+        self.decider, self.claims, self.slots, self.window = decider, claims, slots, window
         self.active = False
         self.on_strays: Callable[[list[UUID]], Awaitable[None]] = _nobody
         self.on_figures: Callable[[dict[str, int]], None] | None = None
         self.counts = {"sticky_hit_expected": 0, "cold_replay": 0, "forced_cold_replay": 0}
         self.claimed = self.rounds = 0
-        self._kicked = asyncio.Event()
         self._full = self._unsure = False
         self._one_at_a_time = asyncio.Lock()
         self._orphans: dict[UUID, int] = {}
         self._sweep_at = self._reconcile_at = 0.0
         claims.on_done = self._freed
 
-    def kick(self) -> None:
-        self._kicked.set()
-
     def _freed(self) -> None:
         if self._full:
-            self._kicked.set()
+            self.nudge()
 
     async def start_claiming(self) -> None:
         """The hub is in sticky mode."""
         self.active = True
         await workflow_tasks.retry_failed(self.decider.db, self.decider.pool)
-        self.kick()
+        self.nudge()
 
     def stop_claiming(self) -> None:
         self.active = False
@@ -67,19 +65,14 @@ class Claimer(Service):
 
     async def _open(self) -> None:
         self._leave: Callable[[], None] = self.decider.router.subscribe(DECIDE, self._woken)
-        self.decider.notifier.on_poked.append(self.kick)
+        self.decider.notifier.on_poked.append(self.nudge)
 
     async def _close(self) -> None:
         leave = getattr(self, "_leave", None)
         if leave is not None:
             leave()
-        if self.kick in self.decider.notifier.on_poked:
-            self.decider.notifier.on_poked.remove(self.kick)
-
-    async def stop(self) -> None:
-        self.stopping.set()
-        self._kicked.set()
-        await super().stop()
+        if self.nudge in self.decider.notifier.on_poked:
+            self.decider.notifier.on_poked.remove(self.nudge)
 
     def _woken(self, payload: Any) -> None:
         pool, runs = payload
@@ -93,25 +86,10 @@ class Claimer(Service):
             else:
                 strangers = True
         if strangers:
-            self.kick()
+            self.nudge()
 
-    async def _run(self) -> None:
-        loop, failures = asyncio.get_running_loop(), 0
-        while not self.stopping.is_set():
-            self._kicked.clear()
-            wait = self.interval
-            try:
-                if self.active and not self.decider.holdings.distrusted():
-                    wait = await self.run_once()
-                failures = 0
-            except Exception as exc:
-                failures += 1
-                if failures in (1, 10) or failures % 60 == 0:
-                    log.warning("cannot claim workflow tasks (%d in a row): %s", failures, exc)
-            if not self._kicked.is_set() and not self.stopping.is_set():
-                handle = loop.call_later(wait, self._kicked.set)
-                await self._kicked.wait()
-                handle.cancel()
+    async def turn(self) -> float:
+        return await self.run_once() if self.active and not self.decider.holdings.distrusted() else self.interval
 
     async def run_once(self) -> float:
         """Claims what there is room for; returns seconds until it is worth looking again."""
@@ -133,7 +111,7 @@ class Claimer(Service):
             if len(rows) < size:
                 break
         await self._sweep()
-        if self._full or self._kicked.is_set():
+        if self._full or self._nudged.is_set():
             return self.interval
         opens = await workflow_tasks.next_open(decider.db, decider.pool, self.claims.worker_id)
         return self.interval if opens is None else min(self.interval, opens if opens > 0 else 0.05)
@@ -216,4 +194,4 @@ class Claimer(Service):
         if claims:
             log.warning("%d tasks were claimed but are not held; they go back", len(claims))
             await workflow_tasks.unclaim(self.decider.db, self.claims.worker_id, claims)
-            self.kick()
+            self.nudge()

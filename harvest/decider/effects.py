@@ -249,8 +249,7 @@ class Effects:
     async def _forwarded(self, run: Run, successor: UUID) -> None:
         decider = self.decider
         try:
-            await messages.forward(decider.db, run.execution_id, successor)
-            await messages.drop_stranded(decider.db, run.execution_id, successor)
+            await messages.settle(decider.db, run.execution_id, successor)
         finally:  # what went wrong is made up for by a scan
             decider.waiting_for_mail.discard(successor)
             self._mail(successor, decider.pool, run.partition)

@@ -159,8 +159,7 @@ class Loader:
         self.decider.runs.pop(run.execution_id, None)
 
     async def forward(self, run: Run, successor: UUID) -> None:
-        await messages.forward(self.decider.db, run.execution_id, successor)
-        await messages.drop_stranded(self.decider.db, run.execution_id, successor)
+        await messages.settle(self.decider.db, run.execution_id, successor)
         self.decider.notifier.decide(self.decider.pool, successor, run.partition)
         self.decider.wake(successor, run.partition)
 

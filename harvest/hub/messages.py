@@ -53,12 +53,14 @@ async def load(db: Runs, execution_ids: Sequence[UUID]) -> Sequence[Row]:
     return await db.fetch(_Q["load"], execution_ids=list(execution_ids))
 
 
-async def forward(db: Runs, execution_id: UUID, successor: UUID) -> int:
-    return len(await db.fetch(_Q["forward"], execution_id=execution_id, successor=successor))
+async def forward(db: Runs, execution_id: UUID, successor: UUID) -> None:
+    """Unread mail of a closed run follows to the next one."""
+    await db.fetch(_Q["forward"], execution_id=execution_id, successor=successor)
 
 
-async def drop_stranded(db: Runs, execution_id: UUID, successor: UUID) -> None:
-    """Puts away what cannot be forwarded."""
+async def settle(db: Runs, execution_id: UUID, successor: UUID) -> None:
+    """`forward`, and what cannot follow is put away."""
+    await forward(db, execution_id, successor)
     await db.fetch(_Q["drop_stranded"], execution_id=execution_id, successor=successor)
 
 

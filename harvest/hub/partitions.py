@@ -29,7 +29,6 @@ class Look(NamedTuple):
 
     mode: str
     state: str | None
-    tenure_mode: str | None
     free: dict[str, int]
     peers: list[Peer]
 
@@ -42,7 +41,7 @@ async def look(db: Database, worker_id: UUID, pools: Sequence[str]) -> Look:
     row = (await db.fetch_once(_Q["look"], worker_id=worker_id, pools=list(pools)))[0]
     found: list[dict[str, Any]] = json.loads(row["peers"] or "[]")
     peers = [Peer(**{**peer, "worker_id": UUID(peer["worker_id"])}) for peer in found]
-    return Look(row["mode"], row["state"], row["tenure_mode"], json.loads(row["free"] or "{}"), peers)
+    return Look(row["mode"], row["state"], json.loads(row["free"] or "{}"), peers)
 
 
 async def acquire(db: Runs, *, pool: str, worker_id: UUID, size: int = 512) -> dict[int, int]:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harvest.ids import queue_of
+from harvest.telemetry.counts import rate
 from harvest.telemetry.export import Instruments, Sample
 from harvest.telemetry.names import PRESSURE
 
@@ -90,9 +91,7 @@ class Instrumented:
         return float(sum(getattr(unit.decider.residents, field) for unit in self.worker.units.values()))
 
     def _rate(self, unit: Unit, what: str) -> float:
-        totals = unit.decider.minute.totals()
-        all_of_them = totals["hit"] + totals["miss"]
-        return totals[what] / all_of_them if all_of_them else 0.0
+        return rate(unit.decider.minute.totals(), what)
 
     # --- of the worker
 

@@ -50,7 +50,7 @@ class ShardedWorker(Service):
     async def _start_missing(self) -> None:
         for shard in self.client.up:
             current = self.workers.get(shard)
-            if current is not None and current._main is not None and not current._main.done():
+            if current is not None and current.alive:
                 continue
             worker = self._make(shard)
             try:

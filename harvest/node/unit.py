@@ -21,7 +21,6 @@ class Unit:
     def __init__(self, worker: Worker, pool: str, number: int) -> None:
         config, site, keeper = worker.config, worker.client.site, worker.keeper
         window = seconds(config.sticky_timeout)
-        resident = config.resident_workflows and window > 0
         interval = seconds(config.scan_interval)
         self.pool, self.keeper, self.share = pool, keeper, keeper.shares[pool]
         self.claims = Claims(lambda: keeper.worker_id, keeper.distrusted, keeper.fenced)
@@ -38,15 +37,17 @@ class Unit:
                 lanes=config.commit_lanes,
                 first_lane=number * config.commit_lanes,
                 batch=config.max_batch,
-                resident_entries=config.workflow_cache_size if resident else 0,
+                resident_entries=keeper.me.cache_capacity,
                 resident_bytes=config.workflow_cache_bytes,
             ),
             driving=keeper.driving,
         )
         self.scanner = Scanner(self.decider, self.share, interval=interval)
         slots = config.max_workflow_slots if worker.registry.workflows else 0
-        self.claimer = Claimer(self.decider, self.claims, slots=slots, window=window if resident else None, interval=interval)
-        self.decider.on_timer = self.claimer.kick
+        self.claimer = Claimer(
+            self.decider, self.claims, slots=slots, window=window if config.keeps_residents else None, interval=interval
+        )
+        self.decider.on_timer = self.claimer.nudge
         self.claimer.on_strays = site.forward_strays
         self.share.busy = self.decider.busy_partitions
         self.share.on_leaving = self.decider.leave

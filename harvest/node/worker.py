@@ -86,9 +86,7 @@ class Worker(Service):
                 self.registry.names(),
                 config.commit_lanes * len(pools),
                 can_own=bool(self.registry.workflows) and config.owner_mode and config.max_workflow_slots > 0,
-                cache_capacity=config.workflow_cache_size
-                if config.resident_workflows and seconds(config.sticky_timeout) > 0
-                else 0,
+                cache_capacity=config.workflow_cache_size if config.keeps_residents else 0,
                 config=json.dumps(config.model_dump(mode="json")),
             ),
             router=site.router,
@@ -153,7 +151,7 @@ class Worker(Service):
         self.keeper.nudge()  # wakes were lost meanwhile
         for unit in self.units.values():
             unit.scanner.nudge()
-            unit.claimer.kick()
+            unit.claimer.nudge()
         self.activities.kick(self.queue)
 
     def _figures(self) -> str:

@@ -13,6 +13,7 @@ from harvest.errors import WorkflowNotFound
 from harvest.hub import diagnosis, executions, partitions, settings, workers, workflow_tasks
 from harvest.ids import queue_of
 from harvest.operations.site import Site
+from harvest.telemetry.counts import rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +170,7 @@ def last_minute(of_workers: Sequence[dict[str, int]]) -> dict[str, float]:
     """Sums over workers, and the rates. Pure."""
     total = {name: sum(counts.get(name, 0) for counts in of_workers) for name in _COUNTED}
     found: dict[str, float] = {f"{name}_last_minute": total[name] for name in _COUNTED}
-    all_of_them = total["hit"] + total["miss"]
-    found["hit_rate_last_minute"] = total["hit"] / all_of_them if all_of_them else 0.0
-    found["miss_rate_last_minute"] = total["miss"] / all_of_them if all_of_them else 0.0
-    return found
+    return found | {f"{what}_rate_last_minute": rate(total, what) for what in ("hit", "miss")}
 
 
 _COUNTED = ("hit", "hit_expected", "miss", "forced_cold_replay", "cold_replay")

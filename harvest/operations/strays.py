@@ -25,6 +25,5 @@ async def forward_strays(site: Site, execution_ids: Sequence[UUID]) -> None:
                 if message["kind"] == "update":
                     site.notifier.reply(row["workflow_id"], message["key"])
             continue
-        await messages.forward(site.db, execution_id, successor)
-        await messages.drop_stranded(site.db, execution_id, successor)
+        await messages.settle(site.db, execution_id, successor)
         site.notifier.decide(row["pool"], successor, partition_of(row["workflow_id"]))

@@ -7,7 +7,6 @@ import concurrent.futures
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
 from uuid import UUID
 
 from harvest.clock import Clock, HubClock
@@ -17,8 +16,6 @@ from harvest.ownership.term import RENEW_EVERY, Term
 from harvest.ownership.watchdog import PATIENCE, Driving, look_at
 
 log = logging.getLogger("harvest.ownership")
-
-Block = Callable[[Session, Any, str, bool], Any]
 
 
 class Lease:

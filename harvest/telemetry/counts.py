@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+
+def rate(counts: Mapping[str, int], what: str) -> float:
+    """The share of `what` (hit or miss) among decisions that could have found their run in memory."""
+    both = counts.get("hit", 0) + counts.get("miss", 0)
+    return counts.get(what, 0) / both if both else 0.0
 
 
 class LastMinute:

@@ -24,6 +24,8 @@ from harvest.hub.migrate import migrate
 from tests.faults.member import NO_HUB
 
 ROOT = Path(__file__).parents[2]
+TTL = 2.5
+SETTINGS = {"HARVEST_LEASE_TTL": str(TTL), "HARVEST_SCAN_INTERVAL": "0.5", "HARVEST_DRAIN_TIMEOUT": "1"}
 WATCH = """
 create table harvest.trespasses (at timestamptz, execution_id uuid, worker_id uuid, owner uuid);
 create function harvest.watch_writers() returns trigger language plpgsql as $$

@@ -9,17 +9,7 @@ import pytest
 from harvest import Client, Worker, WorkerConfig, activity, workflow
 from harvest.hub.queries import Query
 from harvest.testing import Replayer
-
-
-@activity.defn(local=True)
-async def small(n: int) -> int:
-    return n
-
-
-@activity.defn
-async def medium(n: int) -> int:
-    await asyncio.sleep(0.005)
-    return n
+from tests.faults.flows import medium, small
 
 
 @activity.defn

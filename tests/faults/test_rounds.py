@@ -7,11 +7,8 @@ import random
 import pytest
 
 import harvest
-from tests.faults.cluster import Cluster, Faults
+from tests.faults.cluster import SETTINGS, TTL, Cluster, Faults
 from tests.faults.ledger import Traffic
-
-TTL = 2.5
-SETTINGS = {"HARVEST_LEASE_TTL": str(TTL), "HARVEST_SCAN_INTERVAL": "0.5", "HARVEST_DRAIN_TIMEOUT": "1"}
 
 
 @pytest.mark.timeout(480)

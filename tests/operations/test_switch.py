@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from harvest import Worker, activity, workflow
+from harvest import Worker, workflow
 from harvest.testing import Replayer
-
-
-@activity.defn(local=True)
-async def small(n: int) -> int:
-    return n
-
-
-@activity.defn
-async def medium(n: int) -> int:
-    await asyncio.sleep(0.005)
-    return n
+from tests.faults.flows import medium, small
 
 
 @workflow.defn

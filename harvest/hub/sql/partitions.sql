@@ -9,7 +9,6 @@ select pool, n from unnest(:pools::text[]) as pool, generate_series(0, 511) n on
 -- `locked`: a session holds the worker's lock. Right after a start of the database nobody has had the time to take it again.
 select (select mode from settings) as mode,
   (select state from workers where worker_id = :worker_id::uuid) as state,
-  (select mode from tenures where worker_id = :worker_id and connection = -1) as tenure_mode,
   (select json_object_agg(pool, n) from (
      select pool, count(*) as n from partitions where pool = any(:pools::text[]) and worker_id is null group by pool) f) as free,
   (select json_agg(json_build_object(
