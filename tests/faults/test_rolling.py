@@ -59,21 +59,45 @@ def build(version: int) -> list[object]:
     return [Orders, small, medium]
 
 
-async def conversation(client: Client, name: str, ending: asyncio.Event) -> list[int]:
-    """Signals, updates and queries; any error is raised."""
-    handle = await client.start("Orders", id=name)
-    sent: list[int] = []
-    while not ending.is_set():
-        n = len(sent) + 1
-        if n % 3:
-            await handle.signal("put", n)
-        else:
-            assert await handle.update("add", n) == n
-        sent.append(n)
-        assert await handle.query("count") >= n
-    await handle.signal("stop")
-    assert await handle.result(timeout=30) == sent
-    return sent
+class Conversation:
+    """Signals, updates and queries to one run until told to end; any error is raised by `wait_for_rounds` or `finish`."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.client, self.name = client, name
+        self.sent: list[int] = []
+        self.ending = False
+        self.moved = asyncio.Event()
+        self.task = asyncio.create_task(self.talk())
+
+    async def talk(self) -> None:
+        handle = await self.client.start("Orders", id=self.name)
+        while not self.ending:
+            n = len(self.sent) + 1
+            if n % 3:
+                await handle.signal("put", n)
+            else:
+                assert await handle.update("add", n) == n
+            assert await handle.query("count") >= n
+            self.sent.append(n)
+            self.moved.set()
+        await handle.signal("stop")
+        assert await handle.result(timeout=30) == self.sent
+
+    async def wait_for_rounds(self, rounds: int) -> None:
+        """Until that many more messages were sent and read back."""
+        until = len(self.sent) + rounds
+        while len(self.sent) < until:
+            self.moved.clear()
+            waiting = asyncio.create_task(self.moved.wait())
+            await asyncio.wait([waiting, self.task], return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if self.task.done():
+                self.task.result()
+                raise AssertionError(f"{self.name} ended too early")
+
+    async def finish(self) -> None:
+        self.ending = True
+        await self.task
 
 
 @pytest.mark.timeout(120)
@@ -87,26 +111,26 @@ async def test_a_rolling_deploy(dsn, remote, more_types):
     old = [Worker(c, definitions=build(1), config=WorkerConfig(build_id="v1")) for c in clients[:3]]
     for worker in old:
         await worker.__aenter__()
-    ending = asyncio.Event()
-    talks = [asyncio.create_task(conversation(remote, f"order-{n}", ending)) for n in range(6)]
+    talks = [Conversation(remote, f"order-{n}") for n in range(6)]
+
+    async def all_go_on() -> None:
+        await asyncio.gather(*[talk.wait_for_rounds(3) for talk in talks])
+
     new = []
+    await all_go_on()
     for number, leaving in enumerate(old):
-        while (await remote.counts()).get("RUNNING", 0) < 6:
-            await asyncio.sleep(0.02)
         definitions = build(2) + ([only_in_the_new_build, brand_new] if more_types else [])
         joining = Worker(clients[3 + number], definitions=definitions, config=WorkerConfig(build_id="v2"))
         await joining.__aenter__()
         new.append(joining)
-        await asyncio.sleep(0.3)  # both builds serve for a while
+        await all_go_on()  # both builds serve for a while
         await leaving.stop()
-        assert not [t for t in talks if t.done()], [t.exception() for t in talks if t.done()]
+        await all_go_on()
     while sum(worker.keeper.shares["default"].epochs != {} for worker in new) < 3:
         await asyncio.sleep(0.02)
     if more_types:
         assert await remote.execute("only_in_the_new_build", 4, id="new") == 4
-    ending.set()
-    sent = await asyncio.gather(*talks)
-    assert all(len(each) > 3 for each in sent)
+    await asyncio.gather(*[talk.finish() for talk in talks])
     decided_by = Query("t", "select distinct w.build_id from decisions d join workers w using (worker_id)")
     assert {row["build_id"][:2] for row in await remote.db.fetch(decided_by)} == {"v1", "v2"}
     assert not await remote.db.fetch(Query("t", "select 1 from dead_letters"))
