@@ -8,8 +8,8 @@ async with harvest.connect("postgresql://…") as client:
     receipt = await handle.result()
 """
 
-from harvest import activity, errors, workflow
-from harvest.client import Client, ShardedClient, WorkflowHandle, connect
+from harvest import activity, entity, errors, workflow
+from harvest.client import Client, EntityHandle, ShardedClient, WorkflowHandle, connect
 from harvest.config import WorkerConfig
 from harvest.definitions.options import RetryPolicy
 from harvest.errors import ApplicationError, HarvestError
@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ApplicationError",
     "Client",
+    "EntityHandle",
     "HarvestError",
     "RetryPolicy",
     "ShardedClient",
@@ -28,6 +29,7 @@ __all__ = [
     "WorkflowHandle",
     "activity",
     "connect",
+    "entity",
     "errors",
     "workflow",
 ]

@@ -64,11 +64,11 @@ class UnknownWorkflowError(HarvestError):
 
 
 class UnknownHandlerError(HarvestError):
-    """The workflow type has no signal, query or update of this name."""
+    """The workflow or entity type has no signal, query, update or operation of this name."""
 
-    def __init__(self, kind: str, name: str, workflow: str, known: list[str]) -> None:
+    def __init__(self, kind: str, name: str, workflow: str, known: list[str], *, owner: str = "workflow") -> None:
         super().__init__(
-            f"workflow {workflow!r} has no {kind} named {name!r}",
+            f"{owner} {workflow!r} has no {kind} named {name!r}",
             hint=f"known: {', '.join(sorted(known)) or 'none'}",
         )
         self.kind, self.name, self.workflow, self.known = kind, name, workflow, known
@@ -207,6 +207,37 @@ class UpdateFailed(HarvestError):
 
 class NoAnswer(HarvestError):
     """The request is durable but nothing answered in time; ask again, or see whether a worker is running."""
+
+
+class EntityNotFound(HarvestError):
+    """No entity has this type and key: none of its operations was called yet, or it was deleted."""
+
+
+class OperationFailed(HarvestError):
+    """The operation raised; the entity is what it was before. `type` and `__cause__` tell why."""
+
+    def __init__(self, name: str, message: str, *, type: str) -> None:
+        super().__init__(f"operation {name!r} failed: {message}")
+        self.name, self.type = name, type
+
+
+class OperationRejected(HarvestError):
+    """The entity has no such operation, or its arguments do not fit; nothing was recorded."""
+
+    def __init__(self, name: str, message: str, *, type: str) -> None:
+        super().__init__(f"operation {name!r} was rejected: {message}")
+        self.name, self.type = name, type
+
+
+class OperationCycle(HarvestError):
+    """A call that would wait for itself: the entity it goes to waits for the caller."""
+
+    def __init__(self, target: str, path: list[str]) -> None:
+        super().__init__(
+            f"{target!r} cannot be called from here, it waits for this call: {' -> '.join([*path, target])}",
+            hint="hand over what is needed as an argument, or make the call from a workflow",
+        )
+        self.target, self.path = target, path
 
 
 # --- the operator ---------------------------------------------------------------------------------

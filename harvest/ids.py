@@ -41,6 +41,24 @@ def shard_of(workflow_id: str, shards: int) -> int:
     return int.from_bytes(digest[:8], "big") % shards
 
 
+ENTITY = "@"
+"""The workflow ids of entities begin with this; those of other runs must not."""
+
+
+def entity_id(type: str, key: str) -> str:
+    """The workflow id of an entity. Raises `PayloadError` for a key that cannot be."""
+    return f"{ENTITY}{type}:{check_name('key', key, WORKFLOW_ID_CAP - len(type) - 2)}"
+
+
+def is_entity(workflow_id: str) -> bool:
+    return workflow_id.startswith(ENTITY)
+
+
+def key_of(workflow_id: str) -> str:
+    """The key of an entity, from its workflow id."""
+    return workflow_id.partition(":")[2]
+
+
 def check_build(what: str, value: object) -> str:
     """The name of a build that runs can be pinned to."""
     name = check_name(what, value)

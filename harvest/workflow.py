@@ -34,8 +34,9 @@ from harvest.core.program import ContinueAsNew, RunInfo
 from harvest.definitions.options import Span, activity_options, seconds
 from harvest.definitions.registry import definition_of
 from harvest.definitions.workflow import DEFINITION, MARK, WorkflowDefinition, json_args
+from harvest.entity import EntityCalls
 from harvest.errors import DefinitionError, HarvestError, PayloadError, WorkflowMisuse
-from harvest.ids import WORKFLOW_ID_CAP, check_name, check_priority, check_queue
+from harvest.ids import WORKFLOW_ID_CAP, check_name, check_priority, check_queue, is_entity
 from harvest.payload.caps import INPUT_CAP, RESULT_CAP, SIGNAL_CAP
 from harvest.payload.convert import Converter
 
@@ -51,6 +52,7 @@ __all__ = [
     "continue_as_new",
     "defn",
     "deprecate_patch",
+    "entity",
     "execute_activity",
     "execute_child",
     "external",
@@ -455,6 +457,8 @@ def _start_child(
     check_priority("priority", priority)
     if id is not None:
         check_name("id", id, WORKFLOW_ID_CAP)
+        if is_entity(id):
+            raise PayloadError("id", f"must not begin with '@', got {id!r}: such ids are those of entities")
     if queue is not None:
         check_queue("queue", queue)
     seconds("timeout", timeout)
@@ -501,6 +505,12 @@ def _typed(signal: Any, name: str, args: tuple[Any, ...]) -> msgspec.Raw:
     if len(args) > len(hints):
         raise PayloadError(f"signal {name!r}", f"takes {len(hints)} argument(s), got {len(args)}")
     return Converter(list[Any], f"signal {name!r}").dump(list(args), f"signal {name!r}", SIGNAL_CAP)
+
+
+def entity(type: Any, key: str, *, queue: str | None = None) -> EntityCalls:
+    """An entity (class or name of its type) to call from here; `queue` names the workers that keep it, else this run's own."""
+    _instance("entity")
+    return EntityCalls(type, key, queue)
 
 
 def external(workflow_id: str) -> ExternalHandle:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from harvest.definitions.entity import EntityDefinition
 from harvest.definitions.registry import definition_of
 from harvest.definitions.workflow import MARK, HandlerDefinition, WorkflowDefinition, json_args
 from harvest.errors import DefinitionError, PayloadError, UnknownHandlerError
@@ -23,11 +24,16 @@ def workflow_call(workflow: Any, args: tuple[Any, ...]) -> tuple[str, msgspec.Ra
 
 
 def handler_call(
-    kind: str, target: Any, args: tuple[Any, ...], definition: WorkflowDefinition | None
+    kind: str, target: Any, args: tuple[Any, ...], definition: WorkflowDefinition | EntityDefinition | None
 ) -> tuple[str, msgspec.Raw, HandlerDefinition | None]:
     """(name, input, handler) of a signal, query or update, typed where the handler is known."""
     name = target
     handler: HandlerDefinition | None = None
+    if isinstance(definition, EntityDefinition):
+        known: dict[str, HandlerDefinition] = definition.queries if kind == "query" else {}
+        owner = "entity"
+    else:
+        known, owner = {} if definition is None else definition.handlers[kind], "workflow"
     if not isinstance(target, str):
         mark = getattr(target, MARK, None)
         if mark is None or mark[0] != kind:
@@ -36,14 +42,14 @@ def handler_call(
             )
         name = mark[1]
         fn = getattr(target, "fn", target)
-        handler = None if definition is None else definition.handlers[kind].get(name)
+        handler = known.get(name)
         if handler is None or handler.fn is not fn:
             handler = HandlerDefinition(kind, name, fn, fn.__qualname__.rpartition(".")[0] or "?", {})
     elif definition is not None:
-        handler = definition.handlers[kind].get(name)
+        handler = known.get(name)
         # A workflow without signal handlers may still `receive` signals by name.
-        if handler is None and (kind != "signal" or definition.handlers["signal"]):
-            raise UnknownHandlerError(kind, name, definition.name, list(definition.handlers[kind]))
+        if handler is None and (kind != "signal" or known or owner == "entity"):
+            raise UnknownHandlerError(kind, name, definition.name, list(known), owner=owner)
     if not name:
         raise PayloadError(kind, "its name is empty")
     if handler is not None:

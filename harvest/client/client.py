@@ -10,11 +10,15 @@ from typing import Any, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
 from harvest.client.calls import handler_call, workflow_call
+from harvest.client.entity import EntityHandle, EntitySummary
+from harvest.client.entity import summary_of as entity_summary_of
 from harvest.client.handle import RunSummary, WorkflowHandle, summary_of
 from harvest.definitions.options import Span, seconds
 from harvest.definitions.registry import definition_of
 from harvest.definitions.workflow import WorkflowDefinition
+from harvest.entity import entity_type
 from harvest.errors import ConfigError, PayloadError
+from harvest.hub import entities as stored_entities
 from harvest.hub import executions, workers
 from harvest.hub.database import Database, Session, explained
 from harvest.hub.migrate import check_version
@@ -200,6 +204,31 @@ class Client:
         return WorkflowHandle(
             self.site, workflow_id, execution_id, definition if isinstance(definition, WorkflowDefinition) else None
         )
+
+    def entity(self, type: Any, key: str, *, queue: str = "default") -> EntityHandle:
+        """The entity of a type (class or name) and key; `queue` names the workers that keep it."""
+        return EntityHandle(self.site, type, key, queue)
+
+    async def entities(
+        self, type: Any, *, prefix: str = "", limit: int | None = None, page: int = 500
+    ) -> AsyncIterator[EntitySummary]:
+        """Live entities of a type, by key."""
+        name, _ = entity_type(type)
+        if page < 1:
+            raise ConfigError("page", f"must be 1 or more, got {page}")
+        after, left = "", limit
+        while left is None or left > 0:
+            size = page if left is None else min(page, left)
+            rows = await stored_entities.listing(self.db, name, prefix=prefix, after=after, size=size)
+            for row in rows:
+                yield entity_summary_of(row)
+            if len(rows) < size:
+                return
+            after, left = rows[-1]["key"], None if left is None else left - len(rows)
+
+    async def entity_types(self) -> dict[str, int]:
+        """How many live entities there are of each type."""
+        return await stored_entities.types(self.db)
 
     async def list(
         self,

@@ -70,7 +70,7 @@ def take_waiting(run: Instance, arrival: Any) -> EngineFuture | None:
     return future
 
 
-def resolved(run: Instance, arrival: ev.ActivityCompleted | ev.ChildCompleted) -> bool:
+def resolved(run: Instance, arrival: ev.ActivityCompleted | ev.ChildCompleted | ev.CallAnswered) -> bool:
     future = take_waiting(run, arrival)
     if future is None:
         return run.replaying
@@ -82,7 +82,7 @@ def resolved(run: Instance, arrival: ev.ActivityCompleted | ev.ChildCompleted) -
     return True
 
 
-def broke(run: Instance, arrival: ev.ActivityFailed | ev.ChildFailed | ev.ExternalDone) -> bool:
+def broke(run: Instance, arrival: ev.ActivityFailed | ev.ChildFailed | ev.ExternalDone | ev.CallFailed) -> bool:
     future = take_waiting(run, arrival)
     if future is None:
         return run.replaying
@@ -93,6 +93,9 @@ def broke(run: Instance, arrival: ev.ActivityFailed | ev.ChildFailed | ev.Extern
         future.set_result(None)
         return True
     error: Exception
+    if future.error_of is not None:
+        future.set_exception(future.error_of(failure))
+        return True
     if isinstance(arrival, ev.ActivityFailed):
         error = ActivityError(future.name, failure.message, type=failure.type, attempt=arrival.attempt)
     elif isinstance(arrival, ev.ChildFailed):
@@ -183,6 +186,14 @@ async def update_task(run: Instance, update_id: str, handler: Handler, coro: Any
         run.issue_marker(command)
 
 
+def operation(run: Instance, arrival: ev.OperationCalled) -> bool:
+    admit = getattr(run, "admit", None)
+    if admit is None:
+        raise Rejected from WorkflowMisuse(f"{run.info.type!r} is a workflow; operations are called on entities")
+    admit(arrival)
+    return True
+
+
 def cancel(run: Instance, arrival: ev.CancelRequested) -> bool:
     if run.cancel_reason is None:  # a second request must not interrupt the cleaning up after the first
         run.cancel_reason = arrival.reason
@@ -202,6 +213,8 @@ KINDS: dict[type, str] = {
     ev.ChildCompleted: "child",
     ev.ChildFailed: "child",
     ev.ExternalDone: "external",
+    ev.CallAnswered: "call",
+    ev.CallFailed: "call",
 }
 ENDINGS = (ev.TerminateRequested, ev.DeadlinePassed, ev.HistoryCapReached)
 APPLY: dict[type, Callable[[Instance, Any], bool]] = {
@@ -211,8 +224,11 @@ APPLY: dict[type, Callable[[Instance, Any], bool]] = {
     ev.ActivityFailed: broke,
     ev.ChildFailed: broke,
     ev.ExternalDone: broke,
+    ev.CallAnswered: resolved,
+    ev.CallFailed: broke,
     ev.SignalReceived: signal,
     ev.UpdateAdmitted: update,
+    ev.OperationCalled: operation,
     ev.CancelRequested: cancel,
     ev.TerminateRequested: close_by_engine,
     ev.DeadlinePassed: close_by_engine,

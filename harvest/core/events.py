@@ -72,6 +72,39 @@ class UpdateAdmitted(Event, frozen=True, tag=True, omit_defaults=True, gc=False)
     input: msgspec.Raw
 
 
+class Caller(msgspec.Struct, frozen=True, gc=False):
+    """The run whose code waits for an operation, and the number under which it waits."""
+
+    execution_id: str
+    workflow_id: str
+    pool: str
+    seq: int
+
+
+class OperationCalled(UpdateAdmitted, frozen=True, tag=True, omit_defaults=True, gc=False):
+    """An operation of an entity is asked for: admitted, answered and de-duplicated like an update.
+
+    `path` holds the workflow ids that wait for it, outermost first.
+    """
+
+    caller: Caller | None = None
+    path: tuple[str, ...] = ()
+
+
+class CallAnswered(Event, frozen=True, tag=True, omit_defaults=True, gc=False):
+    """The operation that a run called has a result."""
+
+    seq: int
+    result: msgspec.Raw = NULL
+
+
+class CallFailed(Event, frozen=True, tag=True, omit_defaults=True, gc=False):
+    """The operation that a run called failed, or was refused."""
+
+    seq: int
+    failure: Failure
+
+
 class CancelRequested(Event, frozen=True, tag=True, omit_defaults=True, gc=False):
     reason: str = ""
 
@@ -99,6 +132,9 @@ Arrival = Union[
     ExternalDone,
     SignalReceived,
     UpdateAdmitted,
+    OperationCalled,
+    CallAnswered,
+    CallFailed,
     CancelRequested,
     TerminateRequested,
     DeadlinePassed,
@@ -210,6 +246,46 @@ class UpdateFailed(Event, frozen=True, tag=True, omit_defaults=True, gc=False):
     failure: Failure
 
 
+class EntityCallSent(Event, frozen=True, tag=True, omit_defaults=True, gc=False):
+    """Calls operation `name` of the entity behind `workflow_id`, which is created if there is none."""
+
+    seq: int
+    workflow_id: str
+    entity: str
+    name: str
+    input: msgspec.Raw
+    queue: str | None = None
+    path: tuple[str, ...] = ()
+
+
+class OperationCompleted(UpdateCompleted, frozen=True, tag=True, omit_defaults=True, gc=False):
+    """`state` holds the fields that changed, or where `version` is given all of them, in that version of the schema.
+
+    `seq` is the last number that was given out, so that a replay can begin after this event.
+    """
+
+    seq: int = 0
+    state: dict[str, msgspec.Raw] = {}
+    version: int | None = None
+    caller: Caller | None = None
+
+
+class OperationFailed(UpdateFailed, frozen=True, tag=True, omit_defaults=True, gc=False):
+    """The state is what it was before."""
+
+    seq: int = 0
+    caller: Caller | None = None
+
+
+class StateRecorded(Event, frozen=True, tag=True, omit_defaults=True, gc=False):
+    """The whole state of an entity between two operations: a replay begins here. `waiting` are calls not begun yet."""
+
+    state: msgspec.Raw
+    version: int
+    seq: int = 0
+    waiting: tuple[OperationCalled, ...] = ()
+
+
 class AttributesUpserted(Event, frozen=True, tag=True, omit_defaults=True, gc=False):
     """`attributes` is a JSON object; null removes a key."""
 
@@ -256,6 +332,10 @@ Command = Union[
     VersionMarked,
     UpdateCompleted,
     UpdateFailed,
+    EntityCallSent,
+    OperationCompleted,
+    OperationFailed,
+    StateRecorded,
     AttributesUpserted,
     RunCompleted,
     RunFailed,

@@ -19,8 +19,8 @@ from harvest.core import events as ev
 from harvest.core.arrivals import APPLY, ENDINGS, Rejected
 from harvest.core.loop import STEPS_PER_DECISION, DurableTimer, WorkflowLoop, driven, get_running_loop, set_running_loop
 from harvest.core.program import ContinueAsNew, Outcome, Program, RunInfo, Sealed
-from harvest.errors import NonDeterminismError, WorkflowMisuse
-from harvest.failure import failure_of
+from harvest.errors import NonDeterminismError, OperationCycle, WorkflowMisuse
+from harvest.failure import Failure, failure_of
 
 log = logging.getLogger("harvest.workflow")
 Decode = Callable[[msgspec.Raw], Any]
@@ -33,6 +33,7 @@ class EngineFuture(asyncio.Future[Any]):
         self.number = instance.loop.next_number()
         super().__init__(loop=instance.loop)
         self.instance, self.seq, self.kind, self.name, self.decode = instance, seq, kind, name, decode
+        self.error_of: Callable[[Failure], Exception] | None = None
 
     def __hash__(self) -> int:
         return self.number
@@ -121,6 +122,8 @@ class Instance:
                 else:  # cancelled before it began: its code never runs
                     taken = [True] * (cancel + 1)
                     self.close_with(ev.RunCancelled(cast(ev.CancelRequested, arrivals[cancel]).reason))
+            if self.restless:
+                self._drain()
             for index, arrival in enumerate(arrivals):
                 if self.closed:
                     break
@@ -131,6 +134,7 @@ class Instance:
                     rejected[index] = cast(BaseException, refusal.__cause__)
                     continue
                 self._drain()
+            self._end_of_turn()
         except Exception as exc:
             self.fault = self.fault or exc
         except BaseException as exc:
@@ -149,6 +153,14 @@ class Instance:
             commands = self._check_replay(commands, recorded, len(arrivals))
         self.events += sum(taken) + len(commands)
         return Outcome(commands, taken, rejected, self.closed)
+
+    def _end_of_turn(self) -> None:
+        """What an instance of another kind still has to say before the decision is written."""
+
+    @property
+    def restless(self) -> bool:
+        """True when it has more to do without anything arriving."""
+        return False
 
     def _escaped(self, exc: BaseException) -> None:
         """SystemExit and its like fail the decision; they never reach the worker."""
@@ -330,6 +342,32 @@ class Instance:
         self._issue(command.seq, command)
         return future
 
+    def call_entity(
+        self,
+        make: Callable[[int, tuple[str, ...]], ev.EntityCallSent],
+        decode: Decode,
+        error_of: Callable[[Failure], Exception],
+    ) -> EngineFuture:
+        """Calls an operation of an entity; `make(seq, path)` gets who waits for it, outermost first.
+
+        Raises `OperationCycle` when the entity waits for this very call.
+        """
+        path = self.call_path()
+        command = make(self._next_seq("call an entity"), path)
+        if command.workflow_id in path:
+            raise OperationCycle(command.workflow_id, list(path))
+        future = EngineFuture(self, command.seq, "call", f"{command.entity}.{command.name}", decode)
+        future.error_of = error_of
+        if self.sealed:
+            return future
+        self.pending[command.seq] = future
+        self._issue(command.seq, command)
+        return future
+
+    def call_path(self) -> tuple[str, ...]:
+        """Who waits for what is called now."""
+        return (self.info.workflow_id,)
+
     def wait_cancelled(self, future: EngineFuture) -> None:
         """User code gave up waiting: what is under way is asked to stop (what was not sent never leaves)."""
         if self.sealed or future.seq not in self.pending:
@@ -338,7 +376,7 @@ class Instance:
             return
         del self.pending[future.seq]
         child = self.children.pop(future.seq, None)
-        if self._take_back(future.seq):
+        if self._take_back(future.seq) or future.kind == "call":  # a call that was sent runs to its end
             return
         if child is None:
             self._commands.append(ev.ActivityCancelRequested(future.seq))
@@ -405,12 +443,16 @@ class Instance:
     def query(self, name: str, input: msgspec.Raw) -> msgspec.Raw:
         """Runs a query handler without footprint: it can read, wait for nothing and change nothing durable."""
         handler = self.program.query(name)
+        return self._reading(lambda: handler.encode(self.loop.context.run(handler.invoke, self.target, input)))
+
+    def _reading(self, read: Callable[[], msgspec.Raw]) -> msgspec.Raw:
+        """Runs code of the user that must change nothing."""
         previous = get_running_loop()
         set_running_loop(self.loop)
         driven.instance = self
         self.readonly = True
         try:
-            return handler.encode(self.loop.context.run(handler.invoke, self.target, input))
+            return read()
         finally:
             self.readonly = False
             driven.instance = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -48,6 +48,45 @@ class Program(Protocol):
     def update(self, name: str) -> Handler: ...
 
     def query(self, name: str) -> Handler: ...
+
+
+class OperationHandler(Protocol):
+    """An operation of an entity; its arguments are read when it is admitted, and used when its turn comes."""
+
+    def arguments(self, input: msgspec.Raw) -> tuple[Any, ...]: ...
+
+    def call(self, target: Any, *arguments: Any) -> Any: ...
+
+    def encode(self, value: Any) -> msgspec.Raw: ...
+
+
+@runtime_checkable
+class EntityProgram(Protocol):
+    """An entity definition as the kernel needs it. A state is bytes (a JSON object) at rest, an object in use."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> int: ...
+
+    def initial(self) -> bytes: ...
+
+    def load_state(self, data: bytes) -> Any: ...
+
+    def dump_state(self, state: Any) -> bytes: ...
+
+    def upgrade(self, data: bytes, version: int) -> bytes: ...
+
+    def bind(self, state: Any) -> Any: ...
+
+    def state_of(self, target: Any) -> Any: ...
+
+    def operation(self, name: str) -> OperationHandler: ...
+
+    def query(self, name: str) -> Handler: ...
+
+    def signal(self, name: str) -> Handler | None: ...
 
 
 class RunInfo(msgspec.Struct, frozen=True, gc=False):

@@ -12,11 +12,13 @@ from harvest.core.program import Program, RunInfo
 
 
 class StoredDecision(msgspec.Struct, gc=False):
-    """One row of `decisions`: its number, the time the code saw (microseconds) and its events as JSON."""
+    """One row of `decisions`: its number, the time the code saw (microseconds), its events as JSON and the number of
+    the first of them."""
 
     decision: int
     at_us: int
     events: str
+    first_event_id: int = 1
 
 
 class History(msgspec.Struct, gc=False):

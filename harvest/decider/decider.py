@@ -15,17 +15,14 @@ from uuid import UUID
 import msgspec
 
 from harvest.clock import MICRO, Clock
-from harvest.core.events import (
-    ActivityScheduled,
-    TimerFired,
-    UpdateAdmitted,
-)
+from harvest.core.events import ActivityScheduled, TimerFired, UpdateAdmitted
 from harvest.core.loop import driving_many
 from harvest.core.program import RunInfo
 from harvest.decider.effects import Effects, refuse, resolve
 from harvest.decider.inbox import Inbox
 from harvest.decider.lanes import Lane
 from harvest.decider.loader import Loader, answer, ending, refuse_questions
+from harvest.decider.prune import Pruner
 from harvest.decider.strikes import Strikes
 from harvest.decider.timers import Timers
 from harvest.decisions.answers import Undelivered
@@ -105,9 +102,10 @@ class Decider(Service):
         self.waiting_for_mail: set[UUID] = set()  # successors whose predecessor's mail is on its way
         self.loader = Loader(self)
         self.strikes = Strikes(self)
+        self.pruner = Pruner(self)
         self._pumping = False
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def worker_id(self) -> UUID:
@@ -116,7 +114,7 @@ class Decider(Service):
     # --- life -------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        self.timers.loop = self.notifier.loop = self._loop = asyncio.get_running_loop()
+        self.timers.loop = self.notifier.loop = self.loop = asyncio.get_running_loop()
         self.driving.thread_id = threading.get_ident()
         for lane in self.lanes:
             lane.worker_id = self.holdings.worker_id
@@ -205,7 +203,7 @@ class Decider(Service):
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Runs something on the side; its error is logged, and a scan makes up for it."""
-        task = (self._loop or asyncio.get_running_loop()).create_task(work)
+        task = (self.loop or asyncio.get_running_loop()).create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._side_done)
 
@@ -237,6 +235,10 @@ class Decider(Service):
         ):
             return None
         return execution_id
+
+    def seat(self, workflow_id: str) -> UUID | None:
+        """The open run of this id that is known here: entities take calls while they are loaded, or stored."""
+        return self.open_ids.get(workflow_id)
 
     def holds_open(self, execution_id: UUID) -> bool:
         run = self.runs.get(execution_id)
@@ -360,9 +362,9 @@ class Decider(Service):
             self.pump_soon()
 
     def pump_soon(self) -> None:
-        if not self._pumping and self._loop is not None and not self.stopping.is_set():
+        if not self._pumping and self.loop is not None and not self.stopping.is_set():
             self._pumping = True
-            self._loop.call_soon(self._pump)
+            self.loop.call_soon(self._pump)
 
     # --- deciding ---------------------------------------------------------------------------------
 
@@ -421,6 +423,9 @@ class Decider(Service):
             return None
         if draft is None:
             self._settle(run)
+        elif draft.launch is not None and draft.deliveries and len(draft.rejected) == len(draft.deliveries):
+            self.effects.nothing_began(draft)
+            return None
         return draft
 
     def answer(self, run: Run) -> None:
@@ -513,8 +518,8 @@ class Decider(Service):
         """The claim went with the commit. What came meanwhile is in the mailbox, and makes the run due again (S-2)."""
         self.unclaim(run)
         early = self._early.pop(run.execution_id, None)
-        if early is not None and self._loop is not None:
-            self._loop.call_soon(self.claimed, early)
+        if early is not None and self.loop is not None:
+            self.loop.call_soon(self.claimed, early)
             return
         if run.questions and not run.mail and not run.loading and run.instance is not None:
             self.answer(run)
@@ -537,7 +542,7 @@ class Decider(Service):
             self.timers.forget(run.execution_id)
         else:
             self.timers.arm(due, run.execution_id, run.partition)
-        if run.queue or run.mail or (run.questions and not run.loading):
+        if run.queue or run.mail or run.restless or (run.questions and not run.loading):
             self.enqueue(run)
         if run.instance is None:
             return

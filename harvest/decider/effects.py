@@ -11,15 +11,25 @@ from harvest.backoff import Backoff
 from harvest.core import events as ev
 from harvest.core.program import RunInfo
 from harvest.decisions.answers import Answer, Undelivered
-from harvest.decisions.decide import ENDING, Draft, outcome_of
+from harvest.decisions.decide import ENDING, Draft, caller_of, outcome_of
 from harvest.decisions.ports import Step
-from harvest.decisions.rows import child_arrival, child_message_id, external_key, external_mail, id_taken, unfinished
+from harvest.decisions.rows import (
+    answer_message_id,
+    answer_of,
+    child_arrival,
+    child_message_id,
+    external_key,
+    external_mail,
+    id_taken,
+    left_waiting,
+    unfinished,
+)
 from harvest.decisions.run import Delivery, Parent, Run
 from harvest.errors import HubError
 from harvest.failure import Failure, encode_failure, failure_of
 from harvest.hub import messages, workflow_tasks
 from harvest.hub.commit import Committed
-from harvest.ids import partition_of, queue_of
+from harvest.ids import is_entity, partition_of, queue_of
 from harvest.wakes.topics import CLOSED, REPLY, reply_key
 
 log = logging.getLogger("harvest.decider")
@@ -67,6 +77,12 @@ class Effects:
         elif draft.commands:
             self._commands(draft, committed, closing=False)
 
+    def nothing_began(self, draft: Draft) -> None:
+        """All that was asked of a new entity was refused: it does not come about."""
+        for delivery, reason in draft.rejected:
+            refuse(delivery.ack, Answer(failure_of(reason), rejected=True))
+        self.decider.abandon_launch(draft.run)
+
     def _rejected(self, run: Run, delivery: Delivery, reason: BaseException) -> None:
         update_id = delivery.arrival.update_id  # type: ignore[union-attr]
         run.remote_updates.discard(update_id)
@@ -93,7 +109,14 @@ class Effects:
             elif isinstance(command, ev.ChildStarted):
                 self._child(draft, command, committed)
             elif isinstance(command, (ev.UpdateCompleted, ev.UpdateFailed)):
-                self._updated(run, command)
+                caller = caller_of(command)
+                if caller is None:
+                    self._updated(run, command)
+                else:
+                    self._answer(caller, answer_of(caller, command))  # type: ignore[arg-type]
+            elif kind is ev.StateRecorded:
+                self.decider.pruner.note(run.execution_id, run.recorded)
+                run.recorded = draft.number
             elif isinstance(command, (ev.ExternalSignalSent, ev.ExternalCancelSent)):
                 self._external(draft, command, committed)
 
@@ -169,6 +192,10 @@ class Effects:
         else:
             refuse(future, Answer(command.failure))
 
+    def _answer(self, caller: ev.Caller, arrival: ev.CallAnswered | ev.CallFailed) -> None:
+        partition = partition_of(caller.workflow_id)
+        self._hand(UUID(caller.execution_id), partition, caller.pool, Delivery(arrival, answer_message_id(caller)))
+
     def _external(self, draft: Draft, command: ev.ExternalSignalSent | ev.ExternalCancelSent, committed: Committed) -> None:
         if draft.closing is not None:
             return
@@ -216,6 +243,8 @@ class Effects:
             decider.hands.cancel(run.execution_id, seq)
         for update_id in run.remote_updates:
             self._replied(run, update_id)
+        for caller in left_waiting(draft) if is_entity(run.workflow_id) else ():
+            self._answer(caller, ev.CallFailed(caller.seq, unfinished(draft.state)))
         for future in run.updates.values():
             refuse(future, Answer(unfinished(draft.state)))
         result, failure = outcome_of(draft.closing)

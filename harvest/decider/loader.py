@@ -10,8 +10,8 @@ from uuid import UUID
 from harvest.backoff import Backoff
 from harvest.decider.effects import refuse, resolve
 from harvest.decisions.decide import ENDING, begins_later
+from harvest.decisions.leftovers import put_away
 from harvest.decisions.load import Loaded, describe_run, load, rebuild
-from harvest.decisions.rows import reply_failure, unfinished
 from harvest.decisions.run import Run
 from harvest.errors import QueryFailed, UnknownActivityError, WorkflowNotFound
 from harvest.hub import messages
@@ -152,8 +152,11 @@ class Loader:
             if successor is not None:
                 self.decider.spawn(self.forward(run, successor))
             else:
-                reply = reply_failure(unfinished(row["state"]))
-                self.decider.spawn(messages.drop_unread(self.decider.db, [run.execution_id], reply))
+                decider = self.decider
+                work = put_away(
+                    decider.db, decider.router, decider.notifier, run.execution_id, row["workflow_id"], row["state"]
+                )
+                decider.spawn(work)
         self.decider.unclaim(run)
         self.decider.refuse_all(run)
         self.decider.runs.pop(run.execution_id, None)

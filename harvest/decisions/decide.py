@@ -9,16 +9,18 @@ from uuid import UUID
 
 from harvest.core import events as ev
 from harvest.core.arrivals import closing_command
+from harvest.core.entity import EntityInstance
 from harvest.core.instance import Instance
 from harvest.core.program import Outcome
 from harvest.decisions.run import Delivery, Run
 from harvest.failure import Failure, encode_failure
-from harvest.ids import new_id
+from harvest.ids import is_entity, new_id
 
 log = logging.getLogger("harvest.decisions")
 
 HISTORY_CAP = 51_200
 SLOW_DRIVE = 2.0
+_FINISHED = (ev.ActivityCompleted, ev.ActivityFailed)
 ENDING = (ev.TerminateRequested, ev.DeadlinePassed, ev.HistoryCapReached)
 _CLOSED_STATES: dict[type, str] = {
     ev.RunCompleted: "COMPLETED",
@@ -106,7 +108,7 @@ def engine_ending(run: Run, deliveries: list[Delivery], now_us: int) -> Delivery
             return delivery
     if run.deadline_us is not None and run.deadline_us <= now_us:
         return Delivery(ev.DeadlinePassed())
-    if run.events >= HISTORY_CAP:
+    if run.events >= HISTORY_CAP and not is_entity(run.workflow_id):
         return Delivery(ev.HistoryCapReached(run.events))
     return None
 
@@ -131,7 +133,7 @@ def decide(run: Run, now_us: int, mode: str, reserve: Reserve) -> Draft | None:
     instance = run.instance
     if instance is None:
         raise RuntimeError("decide needs an instance")
-    if deliveries or instance.main is None:
+    if deliveries or instance.main is None or instance.restless:
         try:
             _drive(draft, instance, reserve)
         except BaseException:
@@ -160,11 +162,14 @@ def _drive(draft: Draft, instance: Instance, reserve: Reserve) -> None:
     draft.commands = outcome.commands
     if outcome.closed:
         draft.closing = outcome.commands[-1]
+    if isinstance(instance, EntityInstance):
+        run.history_bytes = instance.footprint()
     _note_work(run, draft, reserve)
     if ingested or outcome.commands or draft.number == 1:
         draft.events = ev.encode_events([*ingested, *outcome.commands])
         run.events += len(ingested) + len(outcome.commands)
-        run.history_bytes += len(draft.events)
+        if not isinstance(instance, EntityInstance):
+            run.history_bytes += len(draft.events)
         run.decision = draft.number
     for command in outcome.commands:
         if isinstance(command, (ev.ChildStarted, ev.RunContinued)):
@@ -179,14 +184,14 @@ def _note_work(run: Run, draft: Draft, reserve: Reserve) -> None:
         if isinstance(arrival, ev.UpdateAdmitted):
             if delivery.ack is not None:
                 run.updates[arrival.update_id] = delivery.ack
-            else:
+            elif caller_of(arrival) is None:
                 run.remote_updates.add(arrival.update_id)
             continue
         seq = getattr(arrival, "seq", 0)
         if seq in hot:
             hot.discard(seq)
-        elif tasks.pop(seq, None) is not None:
-            draft.ended.append(seq)
+        elif tasks.pop(seq, None) is not None or (isinstance(arrival, _FINISHED) and is_entity(run.workflow_id)):
+            draft.ended.append(seq)  # (an operation may have ended without waiting for it)
     for command in draft.commands:
         if isinstance(command, ev.ActivityScheduled):
             options = command.options
@@ -208,7 +213,7 @@ def _task_change(run: Run) -> tuple[str, int | None] | None:
 
     A claim is kept while this worker has something of the run in its hands: its own eager tasks, too.
     """
-    held = run.hot or (run.claim is not None and "running" in run.tasks.values())
+    held = run.hot or run.restless or (run.claim is not None and "running" in run.tasks.values())
     wanted: tuple[str, int | None] = ("running", None) if held else ("parked", run.next_due_us())
     if wanted == run.stored:
         return None
@@ -219,13 +224,18 @@ def _end(draft: Draft, ending: Delivery) -> None:
     run = draft.run
     closing = closing_command(ending.arrival)  # type: ignore[arg-type]
     for delivery in draft.deliveries:
-        if isinstance(delivery.arrival, ev.UpdateAdmitted) and delivery.ack is None:
+        if isinstance(delivery.arrival, ev.UpdateAdmitted) and delivery.ack is None and caller_of(delivery.arrival) is None:
             run.remote_updates.add(delivery.arrival.update_id)
     draft.deliveries = [d for d in draft.deliveries if d is ending or d.message is not None or d.ack is not None]
     draft.closing, draft.commands, draft.by_engine = closing, [closing], True
     draft.events = ev.encode_events([ending.arrival, closing])
     run.events += 2
     run.decision = draft.number
+
+
+def caller_of(event: ev.Event) -> ev.Caller | None:
+    """The run that waits for an operation; None for updates, and for operations called from outside."""
+    return getattr(event, "caller", None)
 
 
 def outcome_of(closing: ev.Command) -> tuple[str | None, str | None]:

@@ -10,10 +10,12 @@ from uuid import UUID
 import msgspec
 
 from harvest.core import events as ev
+from harvest.core.entity import rebuild as rebuild_entity
 from harvest.core.instance import Instance
 from harvest.core.program import RunInfo
 from harvest.core.replay import StoredDecision, replay_decision
 from harvest.decisions.run import Delivery, Parent, Run
+from harvest.definitions.entity import EntityDefinition
 from harvest.definitions.registry import Registry
 from harvest.failure import decode_failure
 from harvest.hub import activity_tasks, executions, history, messages, workflow_tasks
@@ -111,13 +113,14 @@ def describe_run(run: Run, row: Row, decisions: list[StoredDecision]) -> None:
         run.parent_close = row["parent_close"]
     run.known = True
     run.decision = decisions[-1].decision if decisions else 0
-    run.events = count_events(decisions)
+    run.events = 0 if not decisions else decisions[-1].first_event_id - 1 + count_events(decisions[-1])
+    run.recorded = decisions[0].decision if decisions else 0
     run.history_bytes = sum(len(d.events) for d in decisions)
 
 
-def count_events(decisions: list[StoredDecision]) -> int:
-    """Events in a history, without looking into them."""
-    return sum(len(msgspec.json.decode(d.events, type=list[msgspec.Raw])) for d in decisions)
+def count_events(stored: StoredDecision) -> int:
+    """Events of a decision, without looking into them."""
+    return len(msgspec.json.decode(stored.events, type=list[msgspec.Raw]))
 
 
 @dataclass(slots=True)
@@ -135,7 +138,10 @@ def rebuild(run: Run, decisions: list[StoredDecision], registry: Registry, check
     info = run.info
     if info is None:
         raise RuntimeError("describe_run comes first")
-    instance = Instance(info, registry.workflow(info.type), check_activity=check)
+    program = registry.workflow(info.type)
+    if isinstance(program, EntityDefinition):
+        return _rebuild_entity(run, program, info, decisions, check)
+    instance = Instance(info, program, check_activity=check)
     work: dict[int, Any] = {}
     admitted: dict[str, bool] = {}
     try:
@@ -156,6 +162,22 @@ def rebuild(run: Run, decisions: list[StoredDecision], registry: Registry, check
     run.instance = instance
     run.remote_updates = set(admitted) - set(run.updates)
     return _under_way(run, instance, work)
+
+
+def _rebuild_entity(
+    run: Run, program: EntityDefinition, info: RunInfo, decisions: list[StoredDecision], check: Any
+) -> Unfinished:
+    entity = run.instance = rebuild_entity(info, program, decisions, check)
+    run.history_bytes = entity.footprint()
+    called = [call for call in entity.unanswered() if call.caller is None]
+    run.remote_updates = {call.update_id for call in called} - set(run.updates)
+    work: dict[int, Any] = {}
+    if entity.pending:
+        for stored in decisions:
+            for command in ev.decode_events(stored.events)[1]:
+                if isinstance(command, (ev.ActivityScheduled, ev.ExternalSignalSent, ev.ExternalCancelSent)):
+                    work[command.seq] = command
+    return _under_way(run, entity, work)
 
 
 def _under_way(run: Run, instance: Instance, work: dict[int, Any]) -> Unfinished:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from harvest.core import events as ev
-from harvest.decisions.decide import Draft, failure_of_closing, outcome_of
+from harvest.core.entity import EntityInstance
+from harvest.decisions.decide import Draft, caller_of, failure_of_closing, outcome_of
 from harvest.decisions.run import Claim
 from harvest.failure import Failure, encode_failure, failure_of
 from harvest.hub.commit import Batch
 from harvest.hub.executions import NewRun
-from harvest.ids import new_id, partition_of, queue_of
+from harvest.ids import is_entity, key_of, new_id, partition_of, queue_of
 
 External = ev.ExternalSignalSent | ev.ExternalCancelSent
 GRACE = 5.0
@@ -171,6 +173,55 @@ class Writer:
     def _external(self, draft: Draft, command: External, batch: Batch) -> None:
         batch.add("posts", (new_id(), command.workflow_id, *external_mail(draft.run.execution_id, command)))
 
+    def _call(self, draft: Draft, command: ev.EntityCallSent, batch: Batch) -> None:
+        execution_id, run = new_id(), draft.run
+        seed = execution_id.int & 0x7FFF_FFFF_FFFF_FFFF
+        pool = command.queue or self.pool
+        batch.add("opens", (execution_id, command.workflow_id, command.entity, pool, seed))
+        caller = ev.Caller(str(run.execution_id), run.workflow_id, self.pool, command.seq)
+        update_id = f"{run.execution_id}/{command.seq}"
+        event = ev.encode_event(ev.OperationCalled(update_id, command.name, command.input, caller, command.path))
+        batch.add("posts", (new_id(), command.workflow_id, "operation", command.name, None, event))
+
+    def _operation_done(self, draft: Draft, command: ev.OperationCompleted | ev.OperationFailed, batch: Batch) -> None:
+        if command.caller is not None:
+            self._answer(command.caller, answer_of(command.caller, command), batch)
+        elif isinstance(command, ev.OperationCompleted):
+            self._update_done(draft, command, batch)
+        else:
+            self._update_failed(draft, command, batch)
+
+    def _answer(self, caller: ev.Caller, arrival: ev.Event, batch: Batch) -> None:
+        batch.add(
+            "sends",
+            (
+                answer_message_id(caller),
+                UUID(caller.execution_id),
+                caller.pool,
+                partition_of(caller.workflow_id),
+                "child",  # like a child's end it is for this very run: it does not follow to the next one
+                None,
+                ev.encode_event(arrival),
+            ),
+        )
+
+    def _state(self, draft: Draft, command: ev.StateRecorded, batch: Batch) -> None:
+        run = draft.run
+        assert run.info is not None
+        batch.add(
+            "states",
+            (
+                run.execution_id,
+                run.info.type,
+                key_of(run.workflow_id),
+                run.partition,
+                draft.number,
+                run.events,  # it is the last event of its decision
+                command.version,
+                bytes(command.state).decode(),
+            ),
+        )
+
     def _update_done(self, draft: Draft, command: ev.UpdateCompleted, batch: Batch) -> None:
         if command.update_id not in draft.run.updates:
             batch.add("replies", (draft.run.execution_id, command.update_id, reply_result(command.result)))
@@ -191,6 +242,10 @@ class Writer:
             self._tell_parent(draft, command, batch)
         if run.instance is None or run.instance.had_children:
             batch.add("orphans", (run.execution_id,))
+        if is_entity(run.workflow_id):
+            batch.add("state_ends", (run.execution_id,))
+            for caller in left_waiting(draft):
+                self._answer(caller, ev.CallFailed(caller.seq, unfinished(draft.state)), batch)
         answered = {c.update_id for c in draft.commands if isinstance(c, (ev.UpdateCompleted, ev.UpdateFailed))}
         for update_id in sorted(run.remote_updates - answered):
             batch.add("replies", (run.execution_id, update_id, reply_failure(unfinished(draft.state))))
@@ -294,6 +349,28 @@ def child_arrival(seq: int, command: ev.Command) -> ev.ChildCompleted | ev.Child
     return ev.ChildFailed(seq, failure)
 
 
+def answer_of(caller: ev.Caller, command: ev.OperationCompleted | ev.OperationFailed) -> ev.CallAnswered | ev.CallFailed:
+    """What the run that called an operation hears of its end."""
+    if isinstance(command, ev.OperationCompleted):
+        return ev.CallAnswered(caller.seq, command.result)
+    return ev.CallFailed(caller.seq, command.failure)
+
+
+def answer_message_id(caller: ev.Caller) -> UUID:
+    """The mailbox row of an answer: one per call, so that its caller is never told twice."""
+    return UUID(bytes=sha256(f"{caller.execution_id}/{caller.seq}".encode()).digest()[:16])
+
+
+def left_waiting(draft: Draft) -> list[ev.Caller]:
+    """Runs that called operations of an entity which the engine ends: they are told."""
+    calls: list[ev.Event] = [delivery.arrival for delivery in draft.deliveries]
+    if isinstance(draft.run.instance, EntityInstance):
+        calls += draft.run.instance.unanswered()
+    told = {c.caller for c in draft.commands if isinstance(c, (ev.OperationCompleted, ev.OperationFailed))}
+    waiting = {caller_of(call): None for call in calls if isinstance(call, ev.OperationCalled)}
+    return [caller for caller in waiting if caller is not None and caller not in told]
+
+
 def unfinished(state: str) -> Failure:
     return Failure(f"the run is {state}; the update did not finish", "WorkflowClosed", non_retryable=True)
 
@@ -304,6 +381,10 @@ _ROWS: dict[type, Callable[[Writer, Draft, Any, Batch], None]] = {
     ev.ChildCancelRequested: Writer._child_cancel,
     ev.ExternalSignalSent: Writer._external,
     ev.ExternalCancelSent: Writer._external,
+    ev.EntityCallSent: Writer._call,
+    ev.OperationCompleted: Writer._operation_done,
+    ev.OperationFailed: Writer._operation_done,
+    ev.StateRecorded: Writer._state,
     ev.UpdateCompleted: Writer._update_done,
     ev.UpdateFailed: Writer._update_failed,
     ev.RunCompleted: Writer._close,

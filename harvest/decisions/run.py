@@ -116,6 +116,7 @@ class Run:
         "questions",
         "queue",
         "queued",
+        "recorded",
         "remote_updates",
         "seen",
         "since",
@@ -140,6 +141,7 @@ class Run:
         self.decision = 0
         self.events = 0
         self.history_bytes = 0
+        self.recorded = 0  # of an entity: the decision that recorded its state last
         self.stored: tuple[str, int | None] = ("pending", None)
         self.queue: deque[Delivery] = deque()
         self.queued = False
@@ -180,6 +182,11 @@ class Run:
         if self.deadline_us is not None and (due is None or self.deadline_us < due):
             return self.deadline_us
         return due
+
+    @property
+    def restless(self) -> bool:
+        """True when its code has more to do without anything arriving."""
+        return self.instance is not None and self.instance.restless
 
     @property
     def idle(self) -> bool:

@@ -7,16 +7,19 @@ from collections.abc import Iterable
 from typing import Any
 
 from harvest.definitions.activity import ActivityDefinition
+from harvest.definitions.entity import EntityDefinition
 from harvest.definitions.workflow import DEFINITION, WorkflowDefinition
 from harvest.errors import DefinitionError, UnknownActivityError, UnknownWorkflowError
 
+Definition = WorkflowDefinition | EntityDefinition | ActivityDefinition
 
-def definition_of(item: Any) -> WorkflowDefinition | ActivityDefinition | None:
+
+def definition_of(item: Any) -> Definition | None:
     """The definition behind a decorated function or class, or None."""
-    if isinstance(item, (WorkflowDefinition, ActivityDefinition)):
+    if isinstance(item, Definition):
         return item
     found = item.__dict__.get(DEFINITION) if hasattr(item, "__dict__") else None
-    return found if isinstance(found, (WorkflowDefinition, ActivityDefinition)) else None
+    return found if isinstance(found, Definition) else None
 
 
 class Registry:
@@ -24,15 +27,15 @@ class Registry:
 
     def __init__(self, definitions: Iterable[Any], *, where: str = "this worker") -> None:
         self.where = where
-        self.workflows: dict[str, WorkflowDefinition] = {}
+        self.workflows: dict[str, WorkflowDefinition | EntityDefinition] = {}
         self.activities: dict[str, ActivityDefinition] = {}
         for item in definitions:
             if isinstance(item, types.ModuleType):
                 found = [d for d in map(definition_of, list(vars(item).values())) if d is not None]
                 if not found:
                     raise DefinitionError(
-                        f"module {item.__name__!r} defines no workflow and no activity",
-                        hint="decorate functions with @workflow.defn or @activity.defn",
+                        f"module {item.__name__!r} defines no workflow, entity or activity",
+                        hint="decorate with @workflow.defn, @entity.defn or @activity.defn",
                     )
                 for each in found:
                     self._add(each)
@@ -40,13 +43,13 @@ class Registry:
                 definition = definition_of(item)
                 if definition is None:
                     raise DefinitionError(
-                        f"{item!r} is neither a workflow nor an activity",
-                        hint="decorate it with @workflow.defn or @activity.defn",
+                        f"{item!r} is neither a workflow nor an entity nor an activity",
+                        hint="decorate it with @workflow.defn, @entity.defn or @activity.defn",
                     )
                 self._add(definition)
 
-    def _add(self, definition: WorkflowDefinition | ActivityDefinition) -> None:
-        table: dict[str, Any] = self.workflows if isinstance(definition, WorkflowDefinition) else self.activities
+    def _add(self, definition: Definition) -> None:
+        table: dict[str, Any] = self.activities if isinstance(definition, ActivityDefinition) else self.workflows
         known = table.get(definition.name)
         if known is definition:
             return
@@ -55,13 +58,17 @@ class Registry:
                 f"two different definitions are named {definition.name!r}: {known!r} and {definition!r}",
                 hint="give one of them another name: @workflow.defn(name=...) or @activity.defn(name=...)",
             )
-        if isinstance(definition, WorkflowDefinition):
-            definition.prepare()
-        else:
+        if isinstance(definition, ActivityDefinition):
             definition.signature.prepare()
+        else:
+            definition.prepare()
         table[definition.name] = definition
 
-    def workflow(self, name: str) -> WorkflowDefinition:
+    @property
+    def entities(self) -> dict[str, EntityDefinition]:
+        return {name: d for name, d in self.workflows.items() if isinstance(d, EntityDefinition)}
+
+    def workflow(self, name: str) -> WorkflowDefinition | EntityDefinition:
         definition = self.workflows.get(name)
         if definition is None:
             raise UnknownWorkflowError(name, self.where, list(self.workflows))
@@ -74,4 +81,9 @@ class Registry:
         return definition
 
     def names(self) -> dict[str, list[str]]:
-        return {"workflows": sorted(self.workflows), "activities": sorted(self.activities)}
+        """`workflows` are all types of runs, entities among them."""
+        return {
+            "workflows": sorted(self.workflows),
+            "entities": sorted(self.entities),
+            "activities": sorted(self.activities),
+        }

@@ -19,13 +19,15 @@ DEFINITION = "__harvest_definition__"
 class HandlerDefinition:
     """A signal, query or update method; `validator` belongs to updates."""
 
-    def __init__(self, kind: str, name: str, fn: Callable[..., Any], workflow: str, localns: dict[str, Any]) -> None:
+    def __init__(
+        self, kind: str, name: str, fn: Callable[..., Any], workflow: str, localns: dict[str, Any], *, owner: str = "workflow"
+    ) -> None:
         self.kind, self.name, self.fn = kind, name, fn
         self.validator: Callable[..., Any] | None = None
         cap = {"input_cap": SIGNAL_CAP} if kind == "signal" else {}
-        self.signature = Signature(fn, f"{kind} {name!r} of workflow {workflow!r}", skip=1, localns=localns, **cap)
+        self.signature = Signature(fn, f"{kind} {name!r} of {owner} {workflow!r}", skip=1, localns=localns, **cap)
         if kind == "query" and inspect.iscoroutinefunction(fn):
-            raise DefinitionError(f"query {name!r} of workflow {workflow!r} is async; a query answers at once, make it a def")
+            raise DefinitionError(f"query {name!r} of {owner} {workflow!r} is async; a query answers at once, make it a def")
 
     def invoke(self, target: Any, input: msgspec.Raw) -> Any:
         try:

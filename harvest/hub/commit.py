@@ -49,6 +49,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         " s_parent_workflow_ids s_parent_pools s_parent_seqs s_parent_closes"
         " s_continued_from s_attributes s_refusals"
     ),
+    "opens": ("n_execution_ids", "n_workflow_ids", "n_types", "n_pools", "n_seeds"),
+    "states": columns("z_execution_ids z_types z_keys z_partitions z_decisions z_event_ids z_versions z_states"),
+    "state_ends": ("h_execution_ids",),
     "sends": ("m_message_ids", "m_execution_ids", "m_pools", "m_partitions", "m_kinds", "m_names", "m_events"),
     "carries": ("y_message_ids", "y_execution_ids", "y_partitions", "y_names", "y_events", "y_positions"),
     "posts": ("x_message_ids", "x_workflow_ids", "x_kinds", "x_names", "x_keys", "x_events"),
@@ -73,11 +76,17 @@ def statement(mask: int, by_claim: bool = False) -> Query:
     text = [parts["fence_claims"], parts["ok_claims"]] if by_claim else [parts["fence"], parts[gate]]
     for name in chosen:
         if name == "posts":
-            text.append(parts["addressees_started" if "starts" in chosen else "addressees"])
+            text += [parts[part] for part in _addressees(chosen)]
         text.append(parts[name])
     text.append(parts["verdict"])
     text += [parts[_VERDICTS[name]] for name in chosen if name in _VERDICTS]
     return Query(f"commit.{'claims.' if by_claim else ''}{'+'.join(chosen) or 'fence'}", "\n".join(text))
+
+
+def _addressees(chosen: list[str]) -> list[str]:
+    """Who may be written to: open runs, and what this statement itself brings about."""
+    extra = {"closes": "addressees_not_closing", "starts": "addressees_started", "opens": "addressees_opened"}
+    return ["addressees", *(part for section, part in extra.items() if section in chosen), "addressees_end"]
 
 
 def statements_to_prepare() -> list[Query]:

@@ -14,10 +14,10 @@ _Q = queries("history")
 
 
 async def load(db: Runs, execution_ids: Sequence[UUID]) -> dict[UUID, list[StoredDecision]]:
-    """All decisions of the runs, in order; one query for all of them."""
+    """All decisions of the runs, in order (of an entity those since its state was recorded); one query for all of them."""
     found: dict[UUID, list[StoredDecision]] = {execution_id: [] for execution_id in execution_ids}
     for row in await db.fetch(_Q["load"], execution_ids=list(execution_ids)):
-        found[row["execution_id"]].append(StoredDecision(row["decision"], row["at_us"], row["events"]))
+        found[row["execution_id"]].append(StoredDecision(row["decision"], row["at_us"], row["events"], row["first_event_id"]))
     return found
 
 

@@ -64,9 +64,12 @@ async def settle(db: Runs, execution_id: UUID, successor: UUID) -> None:
     await db.fetch(_Q["drop_stranded"], execution_id=execution_id, successor=successor)
 
 
-async def drop_unread(db: Runs, execution_ids: Sequence[UUID], reply: str) -> Sequence[Row]:
-    """Puts away mail of closed runs, and answers updates with `reply`; returns kind and key of each."""
-    return await db.fetch(_Q["drop_unread"], execution_ids=list(execution_ids), reply=reply)
+async def drop_unread(db: Runs, execution_ids: Sequence[UUID], reply: str, failure: str) -> Sequence[Row]:
+    """Puts away mail of closed runs, answers updates with `reply` and tells runs that called an operation of `failure`.
+
+    Returns kind and key of each; of an operation execution_id, pool and partition of the run that was told.
+    """
+    return await db.fetch(_Q["drop_unread"], execution_ids=list(execution_ids), reply=reply, failure=failure)
 
 
 async def by_key(db: Runs, *, workflow_id: str, kind: str, key: str) -> Row | None:

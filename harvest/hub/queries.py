@@ -21,6 +21,7 @@ FILES = (
     "workers",
     "partitions",
     "settings",
+    "entities",
     "diagnosis",
     "notify",
 )

@@ -45,6 +45,9 @@ class LocalOwner(Protocol):
 
     def holds_open(self, execution_id: UUID) -> bool: ...
 
+    def seat(self, workflow_id: str) -> UUID | None:
+        """The open run of this id that an owner may be offered things for, loaded or not."""
+
     def offer(self, execution_id: UUID, partition: int, delivery: Delivery) -> bool: ...
 
     def wake(self, execution_id: UUID, partition: int) -> None: ...
@@ -74,6 +77,7 @@ class Site:
         self.owners: list[LocalOwner] = []
         self.starts: Coalescer[NewRun, bool] = Coalescer(self._start_all)
         self.mail: Coalescer[Mail, Row | Exception | None] = Coalescer(self._send_all)
+        self.latest: Coalescer[str, Row | None] = Coalescer(self._latest_of)
         self.outcomes: Coalescer[UUID, Row | None] = Coalescer(self._outcomes_of)
         self.replies: Coalescer[UUID, str | None] = Coalescer(self._replies_of)
         self._known_types: set[tuple[str, str]] = set()
@@ -187,6 +191,10 @@ class Site:
             hint="send it with an idempotency_key (signal) or update_id to make sending again safe",
         )
         return [found.get(item.message_id) or (unsure if item.key is None else None) for item in mail]
+
+    async def _latest_of(self, workflow_ids: Sequence[str]) -> Sequence[Row | None]:
+        found = await executions.latest(self.db, workflow_ids)
+        return [found.get(workflow_id) for workflow_id in workflow_ids]
 
     async def _outcomes_of(self, execution_ids: Sequence[UUID]) -> Sequence[Row | None]:
         found = await executions.outcomes(self.db, execution_ids)

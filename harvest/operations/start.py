@@ -14,7 +14,7 @@ from harvest.hub import executions, messages
 from harvest.hub.database import Session, notify
 from harvest.hub.executions import NewRun
 from harvest.hub.messages import Mail
-from harvest.ids import WORKFLOW_ID_CAP, check_name, check_priority, check_queue, new_id, partition_of
+from harvest.ids import ENTITY, WORKFLOW_ID_CAP, check_name, check_priority, check_queue, is_entity, new_id, partition_of
 from harvest.operations.message import terminate
 from harvest.operations.site import Site
 from harvest.wakes.topics import DECIDE, channel, dump
@@ -33,6 +33,8 @@ class Started(NamedTuple):
 def check_start(workflow_id: str, queue: str, conflict: str, reuse: str, priority: int) -> None:
     """Raises for arguments that cannot be, before anything is stored."""
     check_name("id", workflow_id, WORKFLOW_ID_CAP)
+    if is_entity(workflow_id):
+        raise PayloadError("id", f"must not begin with {ENTITY!r}, got {workflow_id!r}: such ids are those of entities")
     check_queue("queue", queue)
     check_priority("priority", priority)
     if conflict not in CONFLICT:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from harvest.decisions.rows import reply_failure, unfinished
+from harvest.decisions.leftovers import put_away
 from harvest.hub import executions, messages
 from harvest.ids import partition_of
 
@@ -21,9 +21,7 @@ async def forward_strays(site: Site, execution_ids: Sequence[UUID]) -> None:
         if row["state"] == "RUNNING":
             continue
         if successor is None:
-            for message in await messages.drop_unread(site.db, [execution_id], reply_failure(unfinished(row["state"]))):
-                if message["kind"] == "update":
-                    site.notifier.reply(row["workflow_id"], message["key"])
+            await put_away(site.db, site.router, site.notifier, execution_id, row["workflow_id"], row["state"])
             continue
         await messages.settle(site.db, execution_id, successor)
         site.notifier.decide(row["pool"], successor, partition_of(row["workflow_id"]))

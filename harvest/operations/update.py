@@ -40,15 +40,9 @@ async def update(
     arrival = UpdateAdmitted(update_id, name, input)
     mail = Mail(new_id(), workflow_id, "update", name, update_id, encode_event(arrival))
     row = await put(site, mail)
-    message_id = mail.message_id
-    if row is None or not row["stored"]:
-        known = await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id)
-        if known is None:
-            raise WorkflowNotFound(f"no open run has the workflow id {workflow_id!r}")
-        message_id = known["message_id"]
     if row is not None:
         site.wake(row["pool"], row["execution_id"], row["partition"], workflow_id)
-    return await _answer(site, workflow_id, update_id, message_id, patience)
+    return await answer_of_mail(site, mail, patience, known=row is None or not row["stored"])
 
 
 async def _directly(
@@ -65,10 +59,10 @@ async def _directly(
     except TimeoutError:
         raise NoAnswer(f"update {name!r} of {workflow_id!r} was not answered within {patience:g} s") from None
     except Undelivered:
-        return await _recorded(site, execution_id, name, update_id, patience)
+        return await recorded(site, execution_id, name, update_id, patience)
 
 
-async def _recorded(site: Site, execution_id: UUID, name: str, update_id: str, patience: float) -> msgspec.Raw | None:
+async def recorded(site: Site, execution_id: UUID, name: str, update_id: str, patience: float) -> msgspec.Raw | None:
     """The owner went away. None when history does not know the update; else the answer that history will have."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience
@@ -86,7 +80,17 @@ async def _recorded(site: Site, execution_id: UUID, name: str, update_id: str, p
         await asyncio.sleep(LOOK_EVERY)
 
 
-async def _answer(site: Site, workflow_id: str, update_id: str, message_id: UUID, patience: float) -> msgspec.Raw:
+async def answer_of_mail(site: Site, mail: Mail, patience: float, *, known: bool = True) -> msgspec.Raw:
+    """Waits for the answer to a keyed request. Its row is looked for where the key may be `known` from before.
+
+    Raises `Answer` for a bad end, `NoAnswer` after `patience` seconds, `WorkflowNotFound` when no run has the key.
+    """
+    workflow_id, update_id, message_id = mail.workflow_id, mail.key or "", mail.message_id
+    if known:
+        found = await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id)
+        if found is None:
+            raise WorkflowNotFound(f"no open run has the workflow id {workflow_id!r}")
+        message_id = found["message_id"]
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience
     key = reply_key(workflow_id, update_id)
@@ -99,8 +103,8 @@ async def _answer(site: Site, workflow_id: str, update_id: str, message_id: UUID
             left = deadline - loop.time()
             if left <= 0:
                 raise NoAnswer(
-                    f"update {update_id!r} is stored, but not answered within {patience:g} s",
-                    hint="ask again with the same update id to wait for its answer; is a worker of its queue running?",
+                    f"{mail.name!r} ({update_id}) is stored, but not answered within {patience:g} s",
+                    hint="ask again with the same update id or key to wait for its answer; is a worker of its queue running?",
                 )
             await asyncio.wait({waiter}, timeout=min(LOOK_EVERY, left))
         finally:

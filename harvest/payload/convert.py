@@ -71,6 +71,14 @@ class Converter:
             raise PayloadError(where, f"cannot be written as JSON: {exc}", hint="pass plain data, not objects") from None
         return msgspec.Raw(check_size(where, raw, cap))
 
+    def dump_whole(self, value: Any, where: str, cap: int) -> msgspec.Raw:
+        """`dump` of a value that was changed in place: what does not fit its annotation is found when it is read back."""
+        try:
+            raw = self._dump(value, warnings="error", round_trip=True)
+        except (PydanticSerializationError, ValueError, TypeError, AttributeError, RecursionError) as exc:
+            raise PayloadError(where, f"cannot be written as JSON: {exc}", hint="pass plain data, not objects") from None
+        return msgspec.Raw(check_size(where, raw, cap))
+
     def load(self, raw: msgspec.Raw | bytes | str, where: str) -> Any:
         try:
             return self._load(raw if isinstance(raw, (bytes, str)) else bytes(raw))

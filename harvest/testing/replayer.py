@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 
 from harvest.client.client import Client
+from harvest.core.entity import rebuild
 from harvest.core.loop import in_callback
 from harvest.core.replay import History, decode_history, replay
 from harvest.decisions.load import info_of
+from harvest.definitions.entity import EntityDefinition
 from harvest.definitions.registry import Registry
 from harvest.errors import HarvestError, UnknownActivityError
 from harvest.hub import executions, history
@@ -52,7 +54,11 @@ class Replayer:
                 if (at is None or at == queue) and self.registry.activities and name not in self.registry.activities:
                     raise UnknownActivityError(name, queue, list(self.registry.activities))
 
-            replay(info, self.registry.workflow(info.type), found.decisions, check).seal()
+            program = self.registry.workflow(info.type)
+            if isinstance(program, EntityDefinition):
+                rebuild(info, program, found.decisions, check).seal()
+            else:
+                replay(info, program, found.decisions, check).seal()
         except HarvestError as exc:
             error = str(exc)
         except Exception as exc:

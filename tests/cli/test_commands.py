@@ -135,7 +135,7 @@ async def test_replay_names_what_would_break(dsn, shop):
         (("worker", "nowhere"), "there is no module 'nowhere'"),
         (("worker", "broken"), "does not import: ZeroDivisionError"),
         (("worker", "needs"), "imports 'not_installed_anywhere', which is not installed"),
-        (("worker", "empty"), "defines no workflow and no activity"),
+        (("worker", "empty"), "defines no workflow, entity or activity"),
         (("worker", "flows", "--log-level", "loud"), "'loud' is not a level"),
         (("replay", "flows"), "nothing to replay"),
         (("replay", "missing.json", "flows"), "cannot read 'missing.json'"),

@@ -230,7 +230,7 @@ def test_worker_settings_are_checked():
 async def test_definitions_are_checked(client):
     with pytest.raises(errors.ConfigError, match="at least one"):
         Worker(client, definitions=[])
-    with pytest.raises(errors.DefinitionError, match="neither a workflow nor an activity"):
+    with pytest.raises(errors.DefinitionError, match="neither a workflow nor an entity nor an activity"):
         Worker(client, definitions=[print])
 
     @activity.defn(name="echo")

@@ -215,6 +215,42 @@ with fence as materialized (
   select execution_id, pool, partition, 'pending', hub_now(), priority from started
 )
 
+-- section: opens
+-- Entities that are called and may not be there yet. One that came about meanwhile is taken as it is: its row is found
+-- through the conflict, so that no call is lost between two snapshots.
+, opened as (
+  insert into executions (execution_id, workflow_id, type, pool, partition, seed, input, created_at)
+  select distinct on (u.workflow_id) u.execution_id, u.workflow_id, u.type, u.pool, partition_of(u.workflow_id), u.seed, '[]',
+         hub_now()
+  from ok cross join unnest(:n_execution_ids::uuid[], :n_workflow_ids::text[], :n_types::text[], :n_pools::text[],
+                            :n_seeds::int8[]) as u(execution_id, workflow_id, type, pool, seed)
+  where not exists (select from executions e where e.workflow_id = u.workflow_id and e.closed_at is null)
+  order by u.workflow_id
+  on conflict (workflow_id) where closed_at is null do update set workflow_id = excluded.workflow_id
+  returning execution_id, workflow_id, pool, partition
+), opened_tasks as (
+  insert into workflow_tasks (execution_id, pool, partition, state, due_at)
+  select execution_id, pool, partition, 'pending', hub_now() from opened where execution_id = any(:n_execution_ids)
+)
+
+-- section: states
+-- The state of an entity, and from where on its history tells the rest.
+, put_states as (
+  insert into entity_state (type, key, execution_id, pool, partition, decision, event_id, version, updated_at, state)
+  select u.type, u.key, u.execution_id, :pool, u.partition, u.decision, u.event_id, u.version, hub_now(), u.state
+  from ok, unnest(:z_execution_ids::uuid[], :z_types::text[], :z_keys::text[], :z_partitions::int2[], :z_decisions::int[],
+                  :z_event_ids::int[], :z_versions::int[], :z_states::json[])
+    as u(execution_id, type, key, partition, decision, event_id, version, state)
+  on conflict (type, key) do update set execution_id = excluded.execution_id, pool = excluded.pool,
+    partition = excluded.partition, decision = excluded.decision, event_id = excluded.event_id, version = excluded.version,
+    updated_at = excluded.updated_at, state = excluded.state
+)
+
+-- section: state_ends
+, end_states as (
+  delete from entity_state s using ok where s.execution_id = any(:h_execution_ids::uuid[])
+)
+
 -- section: sends
 , send_messages as (
   insert into messages (message_id, execution_id, pool, partition, kind, name, event)
@@ -223,6 +259,7 @@ with fence as materialized (
                   :m_names::text[], :m_events::json[])
     with ordinality as u(message_id, execution_id, pool, partition, kind, name, event, n)
   order by u.n
+  on conflict (message_id) do nothing  -- who waits for it has been told
 )
 
 -- section: carries
@@ -238,15 +275,19 @@ with fence as materialized (
 , addressees as (
   select workflow_id, execution_id, pool, partition from executions
   where workflow_id = any(:x_workflow_ids::text[]) and closed_at is null
-)
+
+-- section: addressees_not_closing
+-- A run that ends here is written to no more: what it writes to itself is for its next run.
+    and execution_id <> all(:c_execution_ids)
 
 -- section: addressees_started
--- A run may write to a child that this very statement starts, and to its own next run rather than to itself.
-, addressees as (
-  select workflow_id, execution_id, pool, partition from executions
-  where workflow_id = any(:x_workflow_ids::text[]) and closed_at is null and execution_id <> all(:c_execution_ids)
-  union all
-  select workflow_id, execution_id, pool, partition from started
+-- A run may write to a child that this very statement starts.
+  union all select workflow_id, execution_id, pool, partition from started
+
+-- section: addressees_opened
+  union all select workflow_id, execution_id, pool, partition from opened
+
+-- section: addressees_end
 )
 
 -- section: posts

@@ -1,9 +1,13 @@
 -- table: decisions (view events)
 
 -- name: load
-select execution_id, decision, (extract(epoch from at) * 1000000)::int8 as at_us, events
-from decisions where execution_id = any(:execution_ids::uuid[]) and decision > 0
-order by execution_id, decision
+-- Of an entity from the decision on that recorded its state last.
+select d.* from unnest(:execution_ids::uuid[]) as r(execution_id)
+left join entity_state s using (execution_id)
+cross join lateral (
+  select d.execution_id, d.decision, (extract(epoch from d.at) * 1000000)::int8 as at_us, d.events, d.first_event_id
+  from decisions d where d.execution_id = r.execution_id and d.decision >= coalesce(s.decision, 1) order by d.decision
+) as d
 
 -- name: landed
 select count(*) from decisions d
@@ -16,6 +20,6 @@ where execution_id = :execution_id::uuid and event_id > :after::int order by eve
 
 -- name: of_update
 select event from events
-where execution_id = :execution_id::uuid and type in ('UpdateAdmitted', 'UpdateCompleted', 'UpdateFailed')
+where execution_id = :execution_id::uuid and type in ('UpdateAdmitted', 'UpdateCompleted', 'UpdateFailed', 'OperationCalled', 'OperationCompleted', 'OperationFailed')
   and event ->> 'update_id' = :update_id::text
 order by event_id

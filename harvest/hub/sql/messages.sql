@@ -50,9 +50,22 @@ where m.execution_id = :execution_id::uuid and m.consumed_at is null
     select from messages o where o.execution_id = :successor::uuid and o.kind = m.kind and o.key = m.key))
 
 -- name: drop_unread
--- Mail for a run that is closed for good: updates are answered, the rest is put away.
-update messages set consumed_at = hub_now(), reply = case when kind = 'update' then :reply::json end
-where execution_id = any(:execution_ids::uuid[]) and consumed_at is null returning kind, key
+-- Mail for a run that is closed for good: updates are answered, runs that called an operation are told, the rest is put away.
+with dropped as (
+  update messages set consumed_at = hub_now(), reply = case when kind = 'update' then :reply::json end
+  where execution_id = any(:execution_ids::uuid[]) and consumed_at is null returning kind, key, event -> 'caller' as caller
+), callers as (
+  select (caller ->> 'execution_id')::uuid as execution_id, caller ->> 'pool' as pool,
+         partition_of(caller ->> 'workflow_id') as partition, (caller ->> 'seq')::int as seq
+  from dropped where kind = 'operation'
+), told as (
+  insert into messages (message_id, execution_id, pool, partition, kind, event)
+  select substr(encode(sha256(convert_to(execution_id || '/' || seq, 'UTF8')), 'hex'), 1, 32)::uuid,
+         execution_id, pool, partition, 'child', json_build_object('type', 'CallFailed', 'seq', seq, 'failure', :failure::json)
+  from callers on conflict (message_id) do nothing
+)
+select kind, key, null::uuid as execution_id, null as pool, null::int2 as partition from dropped where kind <> 'operation'
+union all select 'operation', null, execution_id, pool, partition from callers
 
 -- name: by_key
 select m.message_id, m.reply, m.execution_id from messages m

@@ -1,0 +1,46 @@
+"""Entities as the hub knows them: the state that each recorded last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from harvest.hub.database import Row, Runs
+from harvest.hub.queries import queries
+
+_Q = queries("entities")
+
+
+async def listing(db: Runs, type: str, *, prefix: str = "", after: str = "", size: int = 200) -> Sequence[Row]:
+    """Live entities of a type by key, those after key `after`."""
+    return await db.fetch(_Q["listing"], type=type, prefix=prefix, after=after, size=size)
+
+
+async def types(db: Runs) -> dict[str, int]:
+    """How many live entities there are of each type."""
+    return {row["type"]: row["entities"] for row in await db.fetch(_Q["types"])}
+
+
+async def find(db: Runs, type: str, key: str) -> Row | None:
+    rows = await db.fetch(_Q["find"], type=type, key=key)
+    return rows[0] if rows else None
+
+
+async def of_partitions(db: Runs, pool: str, partitions: Sequence[int], types: Sequence[str]) -> Sequence[Row]:
+    """Live entities: execution_id, key, type."""
+    return await db.fetch(_Q["of_partitions"], pool=pool, partitions=list(partitions), types=list(types))
+
+
+async def pools(db: Runs, type: str) -> Sequence[Row]:
+    """Where entities of a type live: pool, partitions, entities."""
+    return await db.fetch(_Q["pools"], type=type)
+
+
+async def prune(db: Runs, below: dict[UUID, int]) -> None:
+    """Deletes the decisions of each entity before the given one."""
+    await db.fetch(_Q["prune"], execution_ids=list(below), belows=list(below.values()))
+
+
+async def put_away(db: Runs) -> None:
+    """Deletes answers that have been there for an hour to requests which nobody can repeat."""
+    await db.fetch(_Q["put_away"])
