@@ -1,0 +1,113 @@
+"""Many documents in one child, kept current and asked as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import SqlBusy, SqlOverrun
+from .limits import GRACE, Limits
+from .process import Child, Gone, answered
+from .wire import AskTable, Limited, Put, Result, Row
+
+AT_ONCE = 1_000
+FEED = 30.0
+"""Seconds for one portion of documents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """`state` is a JSON text in UTF-8; `updated_at` ISO 8601."""
+
+    type: str
+    key: str
+    state: bytes
+    event_id: int = 0
+    updated_at: str = ""
+
+    def row(self) -> Row:
+        return Row(self.type, self.key, self.state, self.event_id, self.updated_at)
+
+
+class Table:
+    """The documents of one type. What the parent keeps is the truth; a child that was killed is fed again.
+
+    `put` and `drop` only note what changed; it goes to the child with the next question. Over `max_bytes` of JSON the
+    table gives up, and `ask` says so until it is cleared.
+    """
+
+    def __init__(self, type: str, *, indexes: Sequence[str] = (), max_bytes: int, limits: Limits | None = None) -> None:
+        self.type, self.indexes, self.max_bytes = type, list(indexes), max_bytes
+        self.limits = limits or Limits()
+        self.documents: dict[str, Document] = {}
+        self.bytes = 0
+        self._changed: dict[str, Document | None] = {}
+        self._child: Child | None = None
+        self._lock = asyncio.Lock()
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def put(self, document: Document) -> None:
+        old = self.documents.get(document.key)
+        self.bytes += len(document.state) - (len(old.state) if old is not None else 0)
+        self.documents[document.key] = self._changed[document.key] = document
+
+    def drop(self, key: str) -> None:
+        old = self.documents.pop(key, None)
+        if old is not None:
+            self.bytes -= len(old.state)
+            self._changed[key] = None
+
+    @property
+    def too_large(self) -> bool:
+        return self.bytes > self.max_bytes
+
+    async def close(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            await child.kill()
+
+    async def ask(self, sql: str, params: Any, bounds: Limited) -> Result:
+        """Rows over all documents as they are now. Raises what `Pool.query` raises."""
+        if self.too_large:
+            raise SqlOverrun(
+                f"the {self.type} documents here take {self.bytes:,} bytes, the most is {self.max_bytes:,}", limit="table_bytes"
+            )
+        try:
+            async with asyncio.timeout(self.limits.wait + self.limits.seconds):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise SqlBusy("the table was busy; try again later") from None
+        try:
+            child = await self._fed()
+            reply = answered(await child.ask(AskTable(self.type, sql, params, bounds), self.limits.seconds + GRACE))
+            assert isinstance(reply, Result)
+            return reply
+        except Gone as exc:
+            raise SqlOverrun(f"its process was stopped: {exc}", limit="seconds") from None
+        finally:
+            self._lock.release()
+
+    async def _fed(self) -> Child:
+        """The child, with all that changed."""
+        child = self._child
+        if child is None or not child.alive:
+            if child is not None:
+                await child.kill()
+            child = self._child = Child(4 * self.limits.memory + 6 * self.max_bytes, self.limits.result_bytes)
+            await child.start()
+            self._changed = dict(self.documents)
+            answered(await child.ask(Put(self.type, indexes=self.indexes), FEED))
+        try:
+            while self._changed:
+                some = {key: self._changed.pop(key) for key in list(self._changed)[:AT_ONCE]}
+                rows = [document.row() for document in some.values() if document is not None]
+                gone = [key for key, document in some.items() if document is None]
+                answered(await child.ask(Put(self.type, rows, gone, self.indexes), FEED))
+        except BaseException:  # it has some of them: the next one gets all
+            await self.close()
+            raise
+        return child

@@ -1,0 +1,151 @@
+"""Many documents as one table, and a query over several tables as parts (the merged answer is the answer over all)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+
+import pytest
+from harvest.entity_sql import Document, Limits, Pool, SqlOverrun, SqlRefused, Table
+from harvest.entity_sql.pool import bounds_of
+
+LIMITS = Limits()
+
+
+def plane(n: int) -> Document:
+    state = {
+        "carrier": "AB"[n % 2] + str(n % 5),
+        "miles": n * 10,
+        "late": None if n % 7 == 0 else n % 11,
+        "legs": list(range(n % 4)),
+    }
+    return Document("Plane", f"N{n:03}", json.dumps(state).encode(), n, f"2026-01-{n % 28 + 1:02}")
+
+
+async def over_parts(pool: Pool, tables: list[Table], sql: str, params=()) -> list[list[object]]:
+    plan = await pool.split(sql)
+    rows = []
+    for table in tables:
+        rows += (await table.ask(plan.partial, params, bounds_of(LIMITS, 0))).rows
+    return rows if plan.rows_alone else (await pool.merge(plan, rows)).rows
+
+
+@pytest.fixture
+async def fleet():
+    """The same documents in three tables, and all of them in one."""
+    tables = [Table("Plane", indexes=["carrier"], max_bytes=10**7) for _ in range(3)]
+    whole = Table("Plane", max_bytes=10**7)
+    dice = random.Random(3)
+    for n in range(200):
+        dice.choice(tables).put(plane(n))
+        whole.put(plane(n))
+    async with Pool() as pool:
+        yield pool, tables, whole
+        for table in [*tables, whole]:
+            await table.close()
+
+
+QUERIES = [
+    ("SELECT key FROM entity", False),
+    ("SELECT key, state ->> '$.miles' AS miles FROM entity WHERE state ->> '$.carrier' = 'A0'", False),
+    ("SELECT key FROM entity ORDER BY key LIMIT 7", True),
+    ("SELECT key FROM entity ORDER BY state ->> '$.miles' DESC LIMIT 5 OFFSET 3", True),
+    ("SELECT key AS k, state ->> '$.miles' AS m FROM entity ORDER BY m DESC, k LIMIT 5", True),
+    ("SELECT DISTINCT state ->> '$.carrier' AS c FROM entity ORDER BY c", True),
+    ("SELECT DISTINCT state ->> '$.late' FROM entity", False),
+    ("SELECT count(*) FROM entity", True),
+    ("SELECT count(*), count(state ->> '$.late'), sum(state ->> '$.miles'), avg(state ->> '$.late') FROM entity", True),
+    ("SELECT min(key), max(state ->> '$.miles'), total(state ->> '$.late') FROM entity", True),
+    ("SELECT count(*) FROM entity WHERE 0", True),
+    ("SELECT sum(state ->> '$.miles') FROM entity WHERE key = 'none'", True),
+    ("SELECT state ->> '$.carrier' AS c, count(*) AS n FROM entity GROUP BY c ORDER BY c", True),
+    ("SELECT state ->> '$.carrier', avg(state ->> '$.late') FROM entity GROUP BY 1 ORDER BY 1", True),
+    ("SELECT state ->> '$.carrier' AS c, count(*) AS n FROM entity GROUP BY c HAVING n > 19 AND max(key) > 'N100' ORDER BY n DESC, c",
+     True),
+    ("SELECT state ->> '$.carrier' AS c, sum(state ->> '$.miles') / count(*) + 1 FROM entity GROUP BY c ORDER BY c DESC LIMIT 3", True),
+    ("SELECT state ->> '$.carrier' || '!' AS c, count(*) FROM entity GROUP BY state ->> '$.carrier' ORDER BY 1", True),
+    ("SELECT count(DISTINCT state ->> '$.carrier'), count(*) FROM entity", True),
+    ("SELECT state ->> '$.carrier' AS c, count(DISTINCT state ->> '$.late') FROM entity GROUP BY c ORDER BY c", True),
+    ("SELECT median(state ->> '$.miles'), sum(DISTINCT state ->> '$.late') FROM entity", True),
+    ("SELECT count(*) FILTER (WHERE state ->> '$.late' > 5) FROM entity", True),
+    ("SELECT value, count(*) FROM entity, json_each(state, '$.legs') GROUP BY value ORDER BY value", True),
+    ("SELECT key, value FROM entity, json_each(state, '$.legs') WHERE value = 2 ORDER BY entity.key LIMIT 4", True),
+    ("SELECT max(min(state ->> '$.miles', 500)) FROM entity", True),
+    ("SELECT state ->> '$.carrier' FROM entity GROUP BY 1 ORDER BY count(*) DESC, 1", True),
+    ("SELECT key, CASE WHEN state ->> '$.late' > 5 THEN 'late' ELSE 'fine' END AS v FROM entity ORDER BY v, key LIMIT 9", True),
+    ("SELECT CASE WHEN state ->> '$.late' > 5 THEN 'late' ELSE 'fine' END AS v, count(*) FROM entity GROUP BY v ORDER BY v", True),
+    ("SELECT key FROM entity WHERE key IN (SELECT value FROM json_each('[\"N001\", \"N002\"]')) ORDER BY key", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sql", "ordered"), QUERIES, ids=[sql[:60] for sql, _ in QUERIES])
+async def test_parts_add_up_to_the_whole(fleet, sql, ordered):
+    pool, tables, whole = fleet
+    if "key, value" in sql or "IN (SELECT" in sql or "json_each(state, '$.legs')" in sql:
+        sql = sql.replace("SELECT key, value", "SELECT entity.key, value").replace("GROUP BY value", "GROUP BY value")
+    merged = await over_parts(pool, tables, sql)
+    direct = (await whole.ask(sql, (), bounds_of(LIMITS, 0))).rows
+    if not ordered:
+        merged, direct = sorted(merged, key=repr), sorted(direct, key=repr)
+    assert merged == direct
+
+
+async def test_a_state_that_is_selected_is_json(fleet):
+    pool, tables, _ = fleet
+    rows = await over_parts(pool, tables, "SELECT * FROM entity ORDER BY key LIMIT 1")
+    assert rows[0][:2] == ["Plane", "N000"] and json.loads(rows[0][2]) == json.loads(plane(0).state)
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("WITH x AS (SELECT 1) SELECT * FROM x, entity", "WITH"),
+        ("SELECT key FROM entity UNION SELECT key FROM entity", "UNION"),
+        ("SELECT rank() OVER (ORDER BY key) FROM entity", "window"),
+        ("SELECT (SELECT count(*) FROM entity) FROM entity", "subquery"),
+        ("SELECT key FROM entity WHERE key = (SELECT max(key) FROM entity)", "subquery"),
+        ("SELECT a.key FROM entity a JOIN entity b ON a.key = b.key", "itself"),
+        ("SELECT 1", "FROM entity"),
+        ("DELETE FROM entity", "only SELECT"),
+        ("PRAGMA hard_heap_limit", "only SELECT"),
+        ("SELECT key, count(*) FROM entity", "beside an aggregate"),
+        ("SELECT 1; SELECT 2", "one statement"),
+    ],
+)
+async def test_what_would_mean_something_else_in_parts_is_refused(fleet, sql, said):
+    pool, _, _ = fleet
+    with pytest.raises(SqlRefused, match=said):
+        await pool.split(sql)
+
+
+async def test_a_table_follows_its_documents_and_survives_its_child():
+    table = Table("Plane", indexes=["carrier"], max_bytes=2_000)
+    bounds = bounds_of(LIMITS, 0)
+    try:
+        for n in range(10):
+            table.put(plane(n))
+        assert (await table.ask("SELECT count(*) FROM entity", (), bounds)).rows == [[10]]
+        table.drop("N003")
+        table.drop("N003")
+        table.put(Document("Plane", "N004", b'{"miles": -1}', 99, ""))
+        asked = "SELECT count(*), sum(state ->> '$.miles') FROM entity"
+        assert (await table.ask(asked, (), bounds)).rows == [[9, 10 * (45 - 3 - 4) - 1]]
+        os.kill(table._child.process.pid, 9)
+        table._child.process.wait()
+        assert (await table.ask(asked, (), bounds)).rows == [[9, 10 * (45 - 3 - 4) - 1]]
+        plan = "SELECT key FROM entity WHERE state ->> '$.carrier' = ?"
+        assert (await table.ask(plan, ["A0"], bounds)).rows == [["N000"]]
+        with pytest.raises(SqlRefused):
+            await table.ask("DROP TABLE entity", (), bounds)
+        with pytest.raises(SqlOverrun):
+            await table.ask("WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM t) SELECT max(n) FROM t", (), bounds)
+        answers = await asyncio.gather(*(table.ask(asked, (), bounds) for _ in range(5)))
+        assert {tuple(a.rows[0]) for a in answers} == {(9, 379)}
+        for n in range(100):
+            table.put(plane(n))
+        with pytest.raises(SqlOverrun, match="the most is 2,000"):
+            await table.ask(asked, (), bounds)
+    finally:
+        await table.close()
