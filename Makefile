@@ -38,7 +38,7 @@ lint: $(STAMP)
 # The libraries that install inside the package lie beside it: the types are checked as they will be installed.
 types: $(STAMP)
 	@rm -rf build/types && mkdir -p build/types/harvest
-	@ln -s $(CURDIR)/harvest/* build/types/harvest/ && ln -s $(CURDIR)/entity_sql $(CURDIR)/migrations build/types/harvest/
+	@ln -s $(CURDIR)/harvest/* build/types/harvest/ && ln -s $(CURDIR)/diskcache $(CURDIR)/entity_sql $(CURDIR)/migrations build/types/harvest/
 	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p harvest
 
 walls: $(STAMP)

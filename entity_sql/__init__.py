@@ -24,7 +24,7 @@ from .errors import SqlBusy, SqlError, SqlOverrun, SqlRefused
 from .limits import Limits
 from .pool import Pool
 from .table import Document, Table
-from .wire import Plan, Reading, Result
+from .wire import Plan, Reading, Result, by_name, plain
 
 __all__ = [
     "Document",
@@ -38,4 +38,6 @@ __all__ = [
     "SqlOverrun",
     "SqlRefused",
     "Table",
+    "by_name",
+    "plain",
 ]

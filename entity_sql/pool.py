@@ -14,7 +14,7 @@ from .errors import SqlBusy, SqlError, SqlOverrun, SqlRefused
 from .limits import GRACE, Limits
 from .process import Child, Gone, answered
 from .table import Document
-from .wire import Ask, Limited, Merge, Plan, Read, Reading, Reply, Result, Split
+from .wire import Ask, Limited, Merge, Plan, Read, Reading, Reply, Result, Split, by_name
 
 Params = Sequence[Any] | Mapping[str, Any]
 
@@ -57,7 +57,7 @@ class Pool:
 
     async def merge(self, plan: Plan, rows: list[list[Any]], params: Params = ()) -> Result:
         """The final part of a plan over the rows that its partial ones gave."""
-        reply = await self._ask(Merge(plan.width, rows, plan.final, params_of(params), bounds_of(self.limits, 0)))
+        reply = await self._ask(Merge(plan.width, rows, plan.final, by_name(params_of(params)), bounds_of(self.limits, 0)))
         assert isinstance(reply, Result)
         return Result(plan.columns or reply.columns, reply.rows)
 

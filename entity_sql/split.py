@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import sqlglot
 from sqlglot import exp
+from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
 
 from .explain import FIELDS, Trouble, parse, place_of
 from .wire import Plan
@@ -23,13 +25,33 @@ _MANY |= {"json_group_array", "json_group_object", "jsonb_group_array", "jsonb_g
 
 def split(sql: str) -> Plan:
     """Raises `Trouble` for what cannot be split, and says which part of it."""
-    tree = parse(sql)
+    tree = parse(_named(sql))
     _check(tree, sql)
     _spell_state(tree)
     names = [_name(item) for item in tree.expressions]
     if tree.args.get("group") or tree.args.get("having") or any(_aggregates(item) for item in tree.expressions):
         return _Aggregated(tree, names).plan()
     return _plain(tree, names)
+
+
+def _named(sql: str) -> str:
+    """`?` and `?2` as `:p1` and `:p2`: the parts do not have them in the order of the whole."""
+    try:
+        tokens = sqlglot.tokenize(sql, read="sqlite")
+    except sqlglot.errors.SqlglotError:
+        return sql  # parsing it will say what is wrong
+    pieces, at, count = [], 0, 0
+    for token, follower in zip(tokens, [*tokens[1:], None], strict=True):
+        if token.token_type is not TokenType.PLACEHOLDER or token.text != "?":
+            continue
+        end = token.end + 1
+        if follower is not None and follower.start == end and follower.text.isdigit():
+            count, end = int(follower.text), follower.end + 1
+        else:
+            count += 1
+        pieces += [sql[at : token.start], f":p{count}"]
+        at = end
+    return "".join(pieces) + sql[at:]
 
 
 def _check(tree: Any, sql: str) -> None:
@@ -49,9 +71,9 @@ def _check(tree: Any, sql: str) -> None:
     for node in tree.walk():
         if isinstance(node, exp.Window):
             refuse("a window function", "OVER")
-        if isinstance(node, (exp.Subquery, exp.Select, exp.Exists)) and node is not tree:
-            if any(table.name.lower() == "entity" for table in node.find_all(exp.Table)):
-                refuse("a subquery over entity", "(SELECT")
+        inner = isinstance(node, (exp.Subquery, exp.Select, exp.Exists)) and node is not tree
+        if inner and any(table.name.lower() == "entity" for table in node.find_all(exp.Table)):
+            refuse("a subquery over entity", "(SELECT")
     tables = [table.name.lower() for table in tree.find_all(exp.Table) if table.name]
     if tables.count("entity") > 1:
         refuse("entity joined with itself", "entity")

@@ -156,6 +156,11 @@ def reply_of(body: bytes) -> Reply:
     return _replies.decode(body)
 
 
+def by_name(params: Any) -> Any:
+    """Parameters as the parts of a plan take them: the first of a list is `:p1`."""
+    return params if isinstance(params, dict) else {f"p{n}": value for n, value in enumerate(params, 1)}
+
+
 def plain(value: Value) -> Any:
     """A value as JSON has it: infinities become the texts "Infinity" and "-Infinity", bytes {"base64": …}."""
     if isinstance(value, float) and math.isinf(value):

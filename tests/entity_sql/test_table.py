@@ -8,7 +8,7 @@ import os
 import random
 
 import pytest
-from harvest.entity_sql import Document, Limits, Pool, SqlOverrun, SqlRefused, Table
+from harvest.entity_sql import Document, Limits, Pool, SqlOverrun, SqlRefused, Table, by_name
 from harvest.entity_sql.pool import bounds_of
 
 LIMITS = Limits()
@@ -90,6 +90,25 @@ async def test_parts_add_up_to_the_whole(fleet, sql, ordered):
     if not ordered:
         merged, direct = sorted(merged, key=repr), sorted(direct, key=repr)
     assert merged == direct
+
+
+@pytest.mark.parametrize(
+    ("sql", "params"),
+    [
+        ("SELECT state ->> ? AS c, count(*) FROM entity WHERE key < ? GROUP BY 1 HAVING count(*) > ? ORDER BY 1 LIMIT ?",
+         ("$.carrier", "N100", 9, 4)),
+        ("SELECT key FROM entity WHERE key > ?2 AND key < ?1 ORDER BY key LIMIT ?3", ("N150", "N100", 5)),
+        ("SELECT key FROM entity WHERE key > :a AND '?' <> :b ORDER BY key LIMIT :c", {"a": "N100", "b": "x", "c": 3}),
+    ],
+)  # fmt: skip
+async def test_parameters_reach_the_part_that_has_them(fleet, sql, params):
+    pool, tables, whole = fleet
+    plan = await pool.split(sql)
+    rows = []
+    for table in tables:
+        rows += (await table.ask(plan.partial, by_name(params), bounds_of(LIMITS, 0))).rows
+    merged = await pool.merge(plan, rows, params)
+    assert merged.rows and merged.rows == (await whole.ask(sql, params, bounds_of(LIMITS, 0))).rows
 
 
 async def test_a_state_that_is_selected_is_json(fleet):
