@@ -35,14 +35,18 @@ format: $(STAMP)  ## write the format
 lint: $(STAMP)
 	$(BIN)/ruff check .
 
-# The libraries that install inside the package lie beside it: the types are checked as they will be installed.
-types: $(STAMP)
-	@rm -rf build/types && mkdir -p build/types/harvest
-	@ln -s $(CURDIR)/harvest/* build/types/harvest/ && ln -s $(CURDIR)/diskcache $(CURDIR)/entity_sql $(CURDIR)/migrations build/types/harvest/
-	cd build/types && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p harvest
+# Some of what installs inside the package lies beside it: types and walls are checked as it will be installed.
+build/whole: $(STAMP)
+	@rm -rf $@ && mkdir -p $@/harvest
+	@ln -s $(CURDIR)/harvest/* $@/harvest/ && ln -s $(CURDIR)/diskcache $(CURDIR)/entity_sql $(CURDIR)/migrations $@/harvest/
 
-walls: $(STAMP)
-	$(BIN)/lint-imports
+.PHONY: build/whole
+
+types: build/whole
+	cd build/whole && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p harvest
+
+walls: build/whole
+	cd build/whole && ../../$(BIN)/lint-imports ../../pyproject.toml
 
 bench: $(STAMP)  ## the workloads W1 to W8; ARGS="W1 W3 --json out.json"
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -20,10 +20,11 @@ kills what overruns. SQL text is only parsed there, too. The parent never waits 
 A library of its own: it knows nothing of the engine that uses it.
 """
 
+from .document import Document
 from .errors import SqlBusy, SqlError, SqlOverrun, SqlRefused
 from .limits import Limits
 from .pool import Pool
-from .table import Document, Table
+from .table import Table
 from .wire import Plan, Reading, Result, by_name, plain
 
 __all__ = [

@@ -19,6 +19,9 @@ class Trouble(Exception):
         self.kind, self.message, self.line, self.column, self.limit = kind, message, line, column, limit
 
 
+_LITERALS = re.compile(r"'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/", re.S)
+
+
 def place_of(sql: str, text: str) -> tuple[int | None, int | None]:
     """Line and column (from 1) where a word first stands, whatever its case."""
     word = text.strip()
@@ -27,7 +30,7 @@ def place_of(sql: str, text: str) -> tuple[int | None, int | None]:
     pattern = re.escape(word)
     if word[0].isalnum():
         pattern = rf"\b{pattern}"
-    match = re.search(pattern, sql, re.I)
+    match = re.search(pattern, _LITERALS.sub(lambda found: " " * len(found[0]), sql), re.I) or re.search(pattern, sql, re.I)
     return (None, None) if match is None else at(sql, match.start())
 
 
@@ -58,6 +61,9 @@ def _way_out(kind: str, name: str) -> str:
     if kind == "table":
         return "; the one table is entity (type, key, state, event_id, updated_at)"
     if kind == "column":
+        name = name.rpartition(".")[2]
+        if name.lower() in FIELDS:
+            return "; is FROM entity missing?"
         close = difflib.get_close_matches(name.lower(), FIELDS, 1)
         if close:
             return f"; did you mean {close[0]}?"

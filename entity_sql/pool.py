@@ -10,11 +10,11 @@ from typing import Any, Self
 
 import msgspec
 
+from .document import Document
 from .errors import SqlBusy, SqlError, SqlOverrun, SqlRefused
 from .limits import GRACE, Limits
 from .process import Child, Gone, answered
-from .table import Document
-from .wire import Ask, Limited, Merge, Plan, Read, Reading, Reply, Result, Split, by_name
+from .wire import Ask, Limited, Merge, Plan, Read, Reading, Reply, Result, Split, by_name, size_of
 
 Params = Sequence[Any] | Mapping[str, Any]
 
@@ -39,9 +39,9 @@ class Pool:
     async def close(self) -> None:
         """Kills the children; who waits is told that it is over."""
         self.closed = True
-        for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+        while self._waiting:
+            self._busy += 1
+            self._waiting.popleft().set_result(None)
         free, self._free = self._free, []
         for child in free:
             await child.kill()
@@ -51,13 +51,23 @@ class Pool:
     async def query(self, document: Document, sql: str, params: Params = ()) -> Result:
         """Rows of one SELECT over one document. Raises `SqlRefused`, `SqlOverrun`, `SqlBusy`, else `SqlError`."""
         check(sql, params, self.limits)
+        if len(document.state) > self.limits.value_bytes:
+            raise SqlOverrun(
+                f"the document is {len(document.state):,} bytes, the most is {self.limits.value_bytes:,}", limit="value_bytes"
+            )
         reply = await self._ask(Ask(document.row(), sql, params_of(params), bounds_of(self.limits, len(document.state))))
         assert isinstance(reply, Result)
         return reply
 
     async def merge(self, plan: Plan, rows: list[list[Any]], params: Params = ()) -> Result:
-        """The final part of a plan over the rows that its partial ones gave."""
-        reply = await self._ask(Merge(plan.width, rows, plan.final, by_name(params_of(params)), bounds_of(self.limits, 0)))
+        """The final part of a plan over the rows that its partial ones gave. Raises `SqlOverrun` where they are too many."""
+        most = 2 * self.limits.result_bytes
+        if sum(size_of(row) for row in rows) > most:
+            raise SqlOverrun(f"the parts of the answer are over {most:,} bytes: ask for less", limit="result_bytes")
+        request = Merge(
+            plan.width, rows, plan.final, by_name(params_of(params)), bounds_of(self.limits, self.limits.value_bytes)
+        )
+        reply = await self._ask(request)
         assert isinstance(reply, Result)
         return Result(plan.columns or reply.columns, reply.rows)
 
@@ -90,10 +100,9 @@ class Pool:
                 self.killed += 1
                 raise SqlOverrun(f"its process was stopped: {exc}", limit="seconds") from None
         finally:
-            self._busy -= 1
             if child is not None:
-                await self._back(child)
-            self._next()
+                self._back(child)
+            self._leave()
 
     async def _started(self, old: Child | None) -> Child:
         if old is not None:
@@ -106,7 +115,7 @@ class Pool:
         return child
 
     async def _turn(self) -> None:
-        """Until one of the children is free; in order of coming."""
+        """Until one of the children is ours; in order of coming. Whoever is let in has been counted already."""
         if self.closed:
             raise SqlBusy("the pool is closed")
         if self._busy < self.limits.children and not self._waiting:
@@ -115,33 +124,32 @@ class Pool:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
-            async with asyncio.timeout(self.limits.wait):
-                await waiter
-        except TimeoutError:
-            raise SqlBusy(f"{self.limits.children} queries ran for {self.limits.wait:g} s; try again later") from None
+            await asyncio.wait({waiter}, timeout=self.limits.wait)
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self._next()
+            if waiter.done():
+                self._leave()
             raise
         finally:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
+        if not waiter.done():
+            raise SqlBusy(f"{self.limits.children} queries ran for {self.limits.wait:g} s; try again later")
         if self.closed:
+            self._leave()
             raise SqlBusy("the pool is closed")
-        self._busy += 1
 
-    def _next(self) -> None:
+    def _leave(self) -> None:
+        """A child is free: the first who waits has it."""
+        self._busy -= 1
         while self._waiting and self._busy < self.limits.children:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+            self._busy += 1
+            self._waiting.popleft().set_result(None)
 
-    async def _back(self, child: Child) -> None:
-        if self.closed:
-            await child.kill()
-        elif child.alive:
+    def _back(self, child: Child) -> None:
+        if child.alive and not self.closed:
             self._free.append(child)
+        elif child.alive and child.process is not None:
+            child.process.kill()
 
 
 def bounds_of(limits: Limits, document: int) -> Limited:
@@ -174,13 +182,27 @@ def check(sql: str, params: Params, limits: Limits) -> None:
             continue
         if isinstance(value, int) and -(2**63) <= value < 2**63:
             continue
-        if isinstance(value, (str, bytes)):
+        if isinstance(value, (str, bytes)) and _is_text(str(name)) and (isinstance(value, bytes) or _is_text(value)):
             total += len(value)
             continue
-        raise SqlError(f"parameter {name}: {value!r:.60} is no value of SQL (None, bool, int of 64 bits, float, str, bytes)")
+        raise SqlError(f"parameter {name!r}: {value!r:.60} is no value of SQL (None, bool, int of 64 bits, float, str, bytes)")
     if total > limits.value_bytes:
         raise SqlOverrun(f"the parameters are {total:,} bytes, the most is {limits.value_bytes:,}", limit="value_bytes")
 
 
+def _is_text(text: str) -> bool:
+    return not any("\ud800" <= c <= "\udfff" for c in text)
+
+
+_BASES = (bool, int, float, str, bytes)
+
+
 def params_of(params: Params) -> Any:
-    return dict(params) if isinstance(params, Mapping) else list(params)
+    """Parameters as they travel: of the very types that SQL has."""
+    if isinstance(params, Mapping):
+        return {str(name): _base(value) for name, value in params.items()}
+    return [_base(value) for value in params]
+
+
+def _base(value: Any) -> Any:
+    return next((kind(value) for kind in _BASES if isinstance(value, kind)), None)

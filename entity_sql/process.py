@@ -29,20 +29,23 @@ class Child:
         self.address_space, self.largest_reply = address_space, largest_reply + REPLY_OVERHEAD
         self.process: subprocess.Popen[bytes] | None = None
         self.socket: socket.socket | None = None
+        self.asked = False
 
     async def start(self) -> None:
         """Raises `Gone` when it does not come up."""
-        self.process, connection = await asyncio.to_thread(self._spawn)
-        self.socket = connection
         try:
+            self.process, connection = await asyncio.to_thread(self._spawn)
+            self.socket = connection
             async with asyncio.timeout(START):
                 hello = await asyncio.get_running_loop().sock_recv(connection, 1)
+            if not hello:
+                raise Gone("a child ended as it started")
         except (TimeoutError, OSError) as exc:
             await self.kill()
             raise Gone(f"a child did not start: {exc}") from exc
-        if not hello:
+        except BaseException:
             await self.kill()
-            raise Gone("a child ended as it started")
+            raise
 
     def _spawn(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair()
@@ -67,19 +70,25 @@ class Child:
     async def ask(self, request: msgspec.Struct, seconds: float) -> Reply:
         """Raises `Gone`; the child is killed when it has not answered after `seconds`."""
         loop = asyncio.get_running_loop()
-        if self.socket is None:
+        if self.socket is None or self.asked:
             raise Gone("it was not started")
+        sent = frame(request)
+        self.asked = True
         try:
             async with asyncio.timeout(seconds):
-                await loop.sock_sendall(self.socket, frame(request))
+                await loop.sock_sendall(self.socket, sent)
                 size = int.from_bytes(await self._receive(loop, self.socket, HEAD), "big")
                 if size > self.largest_reply:
                     raise Gone("its answer is larger than it can be")
-                return reply_of(await self._receive(loop, self.socket, size))
+                reply = reply_of(await self._receive(loop, self.socket, size))
+                self.asked = False
+                return reply
         except (TimeoutError, OSError, msgspec.MsgspecError) as exc:
+            self.asked = False
             await self.kill()
             raise Gone(f"no answer after {seconds:g} s" if isinstance(exc, TimeoutError) else str(exc)) from exc
         except BaseException:  # whoever asked has left: what is still to come would answer the next one
+            self.asked = False
             await self.kill()
             raise
 
@@ -96,12 +105,16 @@ class Child:
         return bytes(parts)
 
     async def kill(self) -> None:
+        """The process ends now. Who waits for its answer sees that, and closes the socket: it must not be closed under him,
+        its number may be another one's by then."""
         process, self.process = self.process, None
-        connection, self.socket = self.socket, None
-        if connection is not None:
-            connection.close()
         if process is not None:
             process.kill()
+        if not self.asked:
+            connection, self.socket = self.socket, None
+            if connection is not None:
+                connection.close()
+        if process is not None:
             await asyncio.shield(asyncio.to_thread(process.wait))
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import apsw
 
 from . import limits as bound
-from .explain import Trouble, place_of, said
-from .wire import Limited, Result, Row
+from .explain import Trouble, at, place_of, said
+from .wire import Limited, Result, Row, size_of
 
+LENGTH = 1_000_000_000
 COLUMNS = ("type", "key", "state", "event_id", "updated_at")
 _TABLES = {"entity", "part", "json_each", "json_tree", None}
 _NAMES = """
@@ -117,10 +118,16 @@ def over_parts(width: int, rows: list[list[Any]], sql: str, params: Any, bounds:
     try:
         connection.execute("pragma temp_store=MEMORY")
         connection.execute(f"create table part ({', '.join(f'c{n}' for n in range(width))})")
+        apsw.hard_heap_limit(apsw.memory_used() + 3 * bounds.memory)
         with connection:
             connection.executemany(f"insert into part values ({', '.join('?' * width)})", rows)  # noqa: S608  (a number)
         return run(connection, sql, params, bounds)
+    except (MemoryError, apsw.Error) as exc:
+        raise Trouble(
+            "overrun", f"the parts of the answer do not fit into memory ({exc}): ask for less", limit="memory"
+        ) from None
     finally:
+        apsw.hard_heap_limit(0)
         close(connection)
 
 
@@ -164,7 +171,8 @@ class _Guard:
             return Trouble(
                 "refused", f"there is no table {first} here; the one table is entity", *place_of(self.sql, first or "")
             )
-        name = _ACTIONS.get(action, "this")
+        word = re.match(r"\s*(\w+)", self.sql)
+        name = word[1].upper() if word and word[1].upper() not in ("SELECT", "WITH", "VALUES") else _ACTIONS.get(action, "this")
         return Trouble("refused", f"{name} is refused: a query only reads", *place_of(self.sql, name))
 
     def traced(self, cursor: apsw.Cursor, sql: str, bindings: Any) -> bool:
@@ -174,8 +182,8 @@ class _Guard:
         self.seen = True
         rest = _REST.sub("", self.sql[len(sql) :], count=1) if self.sql.startswith(sql) else ""
         if rest:
-            line, column = place_of(self.sql, rest[:40])
-            self.denied = Trouble("refused", "one statement at a time: here begins a second one", line, column)
+            place = at(self.sql, len(self.sql) - len(rest))
+            self.denied = Trouble("refused", "one statement at a time: here begins a second one", *place)
         elif cursor.is_explain:
             self.denied = Trouble("refused", "EXPLAIN is refused", *place_of(self.sql, "explain"))
         elif not cursor.is_readonly or not cursor.get_description():
@@ -209,7 +217,31 @@ def run(connection: apsw.Connection, sql: str, params: Any, bounds: Limited, *, 
         timer.end()
         connection.set_exec_trace(None)
         connection.set_authorizer(None)
+        connection.set_progress_handler(None)
+        connection.limit(apsw.SQLITE_LIMIT_LENGTH, LENGTH)
         apsw.hard_heap_limit(0)
+
+
+def prepared(sql: str) -> list[str]:
+    """The names of a statement's columns, as SQLite gives them, without running it. Raises `Trouble`."""
+    connection = fresh()
+    guard = _Guard(sql, connection)
+    bounds = Limited(1, 1.0, 64 << 20, 1, 1, 1, 1 << 20)
+    _restrict(connection, bounds, 0)
+    apsw.hard_heap_limit(apsw.memory_used() + bounds.memory)
+    connection.set_authorizer(guard.authorize)
+    connection.set_exec_trace(lambda cursor, text, given: guard.traced(cursor, text, given) and False)
+    try:
+        connection.execute(sql, apsw._null_bindings, can_cache=False)
+    except apsw.ExecTraceAbort:
+        if guard.denied is not None:
+            raise guard.denied from None
+    except (Exception, MemoryError) as exc:
+        raise _told(exc, guard, watch(), bounds) from None
+    finally:
+        apsw.hard_heap_limit(0)
+        close(connection)
+    return guard.columns
 
 
 def _restrict(connection: apsw.Connection, bounds: Limited, largest: int) -> None:
@@ -238,7 +270,7 @@ def _fetch(connection: apsw.Connection, guard: _Guard, sql: str, bindings: Any, 
     for row in cursor.execute(sql, bindings, can_cache=False):
         rows.append(list(row))
         cells += len(row)
-        size += sum(len(value) if isinstance(value, (str, bytes)) else 8 for value in row)
+        size += size_of(rows[-1])
         if len(rows) > bounds.rows:
             raise Trouble("overrun", f"more than {bounds.rows:,} rows: add a LIMIT or a WHERE", limit="rows")
         if cells > bounds.cells:
@@ -259,6 +291,8 @@ def _told(exc: BaseException, guard: _Guard, timer: Watch, bounds: Limited) -> T
         return Trouble("overrun", f"it needs more than {bounds.memory:,} bytes of memory", limit="memory")
     if isinstance(exc, apsw.TooBigError):
         return Trouble("overrun", "it builds a text or blob that is too big", limit="value_bytes")
+    if isinstance(exc, KeyError):
+        return Trouble("error", f"parameter {exc} has no value")
     if isinstance(exc, UnicodeDecodeError):
         return Trouble("error", "a text in the answer is not UTF-8: read it with hex(...)")
     return said(exc, guard.sql)

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from .document import Document
 from .errors import SqlBusy, SqlOverrun
 from .limits import GRACE, Limits
+from .pool import check, params_of
 from .process import Child, Gone, answered
-from .wire import AskTable, Limited, Put, Result, Row
+from .wire import AskTable, Limited, Put, Result
 
 AT_ONCE = 1_000
 FEED = 30.0
 """Seconds for one portion of documents."""
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """`state` is a JSON text in UTF-8; `updated_at` ISO 8601."""
-
-    type: str
-    key: str
-    state: bytes
-    event_id: int = 0
-    updated_at: str = ""
-
-    def row(self) -> Row:
-        return Row(self.type, self.key, self.state, self.event_id, self.updated_at)
 
 
 class Table:
@@ -46,19 +33,20 @@ class Table:
         self._changed: dict[str, Document | None] = {}
         self._child: Child | None = None
         self._lock = asyncio.Lock()
+        self.closed = False
 
     def __len__(self) -> int:
         return len(self.documents)
 
     def put(self, document: Document) -> None:
         old = self.documents.get(document.key)
-        self.bytes += len(document.state) - (len(old.state) if old is not None else 0)
+        self.bytes += _size(document) - (_size(old) if old is not None else 0)
         self.documents[document.key] = self._changed[document.key] = document
 
     def drop(self, key: str) -> None:
         old = self.documents.pop(key, None)
         if old is not None:
-            self.bytes -= len(old.state)
+            self.bytes -= _size(old)
             self._changed[key] = None
 
     @property
@@ -66,12 +54,18 @@ class Table:
         return self.bytes > self.max_bytes
 
     async def close(self) -> None:
+        """For good: who waits for it is told so."""
+        self.closed = True
+        await self._end()
+
+    async def _end(self) -> None:
         child, self._child = self._child, None
         if child is not None:
             await child.kill()
 
     async def ask(self, sql: str, params: Any, bounds: Limited) -> Result:
         """Rows over all documents as they are now. Raises what `Pool.query` raises."""
+        check(sql, params, self.limits)
         if self.too_large:
             raise SqlOverrun(
                 f"the {self.type} documents here take {self.bytes:,} bytes, the most is {self.max_bytes:,}", limit="table_bytes"
@@ -83,7 +77,7 @@ class Table:
             raise SqlBusy("the table was busy; try again later") from None
         try:
             child = await self._fed()
-            reply = answered(await child.ask(AskTable(self.type, sql, params, bounds), self.limits.seconds + GRACE))
+            reply = answered(await child.ask(AskTable(self.type, sql, params_of(params), bounds), self.limits.seconds + GRACE))
             assert isinstance(reply, Result)
             return reply
         except Gone as exc:
@@ -93,12 +87,17 @@ class Table:
 
     async def _fed(self) -> Child:
         """The child, with all that changed."""
+        if self.closed:
+            raise SqlBusy("the table is closed")
         child = self._child
         if child is None or not child.alive:
-            if child is not None:
-                await child.kill()
-            child = self._child = Child(4 * self.limits.memory + 6 * self.max_bytes, self.limits.result_bytes)
+            await self._end()
+            child = Child(4 * self.limits.memory + 6 * self.max_bytes, self.limits.result_bytes)
             await child.start()
+            if self.closed:
+                await child.kill()
+                raise SqlBusy("the table is closed")
+            self._child = child
             self._changed = dict(self.documents)
             answered(await child.ask(Put(self.type, indexes=self.indexes), FEED))
         try:
@@ -108,6 +107,10 @@ class Table:
                 gone = [key for key, document in some.items() if document is None]
                 answered(await child.ask(Put(self.type, rows, gone, self.indexes), FEED))
         except BaseException:  # it has some of them: the next one gets all
-            await self.close()
+            await self._end()
             raise
         return child
+
+
+def _size(document: Document) -> int:
+    return len(document.state) + 2 * len(document.key) + 100

@@ -97,8 +97,11 @@ class Result(msgspec.Struct, tag=True, tag_field="_"):
         """Rows by column name; the second of two equal names is `name:2`."""
         names: list[str] = []
         for name in self.columns:
-            count = self.columns[: len(names)].count(name)
-            names.append(name if not count else f"{name}:{count + 1}")
+            label, count = name, 1
+            while label in names:
+                count += 1
+                label = f"{name}:{count}"
+            names.append(label)
         return [dict(zip(names, row, strict=True)) for row in self.rows]
 
 
@@ -154,6 +157,14 @@ def request_of(body: bytes) -> Request:
 
 def reply_of(body: bytes) -> Reply:
     return _replies.decode(body)
+
+
+def size_of(row: list[Value]) -> int:
+    """Bytes that a row takes in an answer."""
+    return sum(
+        8 if not isinstance(v, (str, bytes)) else len(v) if isinstance(v, bytes) or v.isascii() else len(v.encode())
+        for v in row
+    )
 
 
 def by_name(params: Any) -> Any:

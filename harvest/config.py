@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError
@@ -42,7 +43,10 @@ class WorkerConfig(BaseSettings):
     Durations are timedeltas (or seconds). `resident_workflows` False replays every decision cold. With `owner_mode` False a
     worker owns nothing and stops nobody from it, but the hub cannot be switched to owner mode while it runs workflows.
     `sticky_timeout` is how long a suspended run is kept for the worker that has it in memory (sticky mode); zero turns off
-    pins, residents and the warm cache. `max_workflow_slots` bounds the runs claimed at once; zero takes no workflows at all.
+    pins, residents and the warm cache. `owner_disk_cache` is a directory of this process's own for sealed
+    histories of runs with at least `owner_disk_cache_min_events` events; with it `owner_entity_sql` answers SQL over entities,
+    and over a whole type from tables of at most `entity_table_bytes` of JSON each.
+    `max_workflow_slots` bounds the runs claimed at once; zero takes no workflows at all.
     """
 
     model_config = SettingsConfigDict(env_prefix="HARVEST_", extra="forbid", frozen=True)
@@ -62,6 +66,10 @@ class WorkerConfig(BaseSettings):
     lease_ttl: Span = Field(timedelta(seconds=10), ge=timedelta(seconds=1), le=timedelta(hours=1))
     metrics_port: int | None = Field(None, ge=0, le=65_535)
     metrics_host: str = Field("127.0.0.1", min_length=1)
+    owner_disk_cache: Path | None = None
+    owner_disk_cache_min_events: int = Field(100, ge=1, le=51_200)
+    owner_entity_sql: bool = False
+    entity_table_bytes: int = Field(128 * 1024 * 1024, ge=0)
     drain_timeout: Span = Field(timedelta(seconds=10), ge=timedelta(0))
 
     @property
@@ -69,9 +77,25 @@ class WorkerConfig(BaseSettings):
         """Suspended runs stay in memory, and are pinned to it in sticky mode (S-1)."""
         return self.resident_workflows and self.sticky_timeout > timedelta(0)
 
+    def shown(self) -> dict[str, Any]:
+        """All settings as people may see them: of the disk cache that it is on, not where (D-6)."""
+        return {**self.model_dump(mode="json"), "owner_disk_cache": self.owner_disk_cache is not None}
+
+    def _check(self) -> None:
+        """Settings that need each other."""
+        if self.owner_entity_sql and self.owner_disk_cache is None:
+            raise ConfigError(
+                "owner_entity_sql", "needs owner_disk_cache", hint="set owner_disk_cache to a directory of this process's own"
+            )
+        if self.owner_disk_cache is not None and not self.owner_mode:
+            raise ConfigError("owner_disk_cache", "needs owner_mode: only an owner keeps what is cached")
+        if self.owner_disk_cache is not None and not self.keeps_residents:
+            raise ConfigError("owner_disk_cache", "needs resident_workflows and a sticky_timeout above zero")
+
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
+            self._check()
         except ValidationError as exc:
             first = exc.errors(include_url=False)[0]
             field = ".".join(str(part) for part in first["loc"]) or "config"

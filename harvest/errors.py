@@ -213,6 +213,10 @@ class EntityNotFound(HarvestError):
     """No entity has this type and key: none of its operations was called yet, or it was deleted."""
 
 
+class EntitySqlOff(HarvestError):
+    """A worker cannot answer SQL over these entities: it is switched off there, or its table is too large or too old."""
+
+
 class OperationFailed(HarvestError):
     """The operation raised; the entity is what it was before. `type` and `__cause__` tell why."""
 

@@ -18,3 +18,10 @@ create index entity_state_partition on entity_state (pool, partition, type);
 
 -- Answered requests without a key of their caller's are put away after a while.
 create index messages_answered on messages (consumed_at) where kind = 'update' and key like '~%' and consumed_at is not null;
+
+-- Answers to questions between processes that are too long for NOTIFY: fetched once, worth nothing after a crash.
+create unlogged table answers (
+  question   uuid primary key,
+  created_at timestamptz not null,
+  body       text not null
+);

@@ -17,6 +17,7 @@ from harvest.definitions.options import Span, seconds
 from harvest.definitions.registry import definition_of
 from harvest.definitions.workflow import WorkflowDefinition
 from harvest.entity import entity_type
+from harvest.entity_sql.pool import Params
 from harvest.errors import ConfigError, PayloadError
 from harvest.hub import entities as stored_entities
 from harvest.hub import executions, workers
@@ -25,7 +26,9 @@ from harvest.hub.migrate import check_version
 from harvest.hub.sqlstate import DATABASE_ERRORS
 from harvest.ids import check_build, check_name, pool_of
 from harvest.operations import doctor, fleet, switch
+from harvest.operations import entity_sql as sql_over_entities
 from harvest.operations import start as starting
+from harvest.operations.entity_sql import FleetRows, Token
 from harvest.operations.site import Site, as_json
 from harvest.operations.switch import Switched
 from harvest.workflow import WorkflowFunction
@@ -90,6 +93,7 @@ class Client:
     async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         await self.site.notifier.flush()
         await self.site.listener.stop()
+        await self.site.close()
         await self.db.close()
 
     # --- starting
@@ -225,6 +229,18 @@ class Client:
             if len(rows) < size:
                 return
             after, left = rows[-1]["key"], None if left is None else left - len(rows)
+
+    async def query_entities_sql(
+        self, type: Any, sql: str, params: Params = (), *, after: Sequence[Token] = (), timeout: Span = 10.0
+    ) -> FleetRows:
+        """One SELECT over all live entities of a type: every owner answers from memory, and the answers are put together.
+
+        The table is `entity (type, key, state, event_id, updated_at)`; fields are read as `state ->> '$.field'`. `after`
+        holds commit tokens (`EntityHandle.token()`) that the answer must include. Raises `SqlRefused`, `SqlOverrun`,
+        `SqlBusy` or `SqlError`; partitions that did not answer within `timeout` are in `unanswered`.
+        """
+        name, _ = entity_type(type)
+        return await sql_over_entities.query_all(self.site, name, sql, params, after, seconds("timeout", timeout) or 10.0)
 
     async def entity_types(self) -> dict[str, int]:
         """How many live entities there are of each type."""

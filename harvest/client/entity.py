@@ -16,12 +16,15 @@ from harvest.decisions.answers import Answer
 from harvest.definitions.entity import operation_error
 from harvest.definitions.options import Span, seconds
 from harvest.entity import entity_type, operation_call
+from harvest.entity_sql import Limits
+from harvest.entity_sql.pool import Params, check
 from harvest.errors import EntityNotFound, OperationRejected, PayloadError, WorkflowNotFound
 from harvest.failure import error_of
 from harvest.hub import entities as stored
 from harvest.ids import check_name, check_queue, entity_id
-from harvest.operations import entities, query
+from harvest.operations import entities, entity_sql, query
 from harvest.operations.entities import Address
+from harvest.operations.entity_sql import EntityRows, Token
 from harvest.operations.site import Site
 
 R = TypeVar("R")
@@ -137,6 +140,22 @@ class EntityHandle:
             return await query.query(self._site, self.id, found, name, raw, seconds("timeout", timeout) or 10.0)
         except WorkflowNotFound:
             raise EntityNotFound(f"the {self.type} with the key {self.key!r} was just deleted") from None
+
+    async def sql(self, sql: str, params: Params = (), *, timeout: Span = 10.0) -> EntityRows:
+        """One SELECT over its last committed state: the table is `entity (type, key, state, event_id, updated_at)`.
+
+        A worker with `owner_entity_sql` answers. Raises `EntityNotFound`, `SqlRefused`, `SqlOverrun`, `SqlBusy`, `SqlError`
+        (with `line` and `column`), `QueryTimeout`.
+        """
+        check(sql, params, Limits())
+        return await entity_sql.query_one(self._site, self.address, sql, params, seconds("timeout", timeout) or 10.0)
+
+    async def token(self) -> Token:
+        """A commit token: a read that gets it in `after` sees all that was acknowledged until now. Raises `EntityNotFound`."""
+        event_id = await stored.token(self._site.db, self.id)
+        if event_id is None:
+            raise EntityNotFound(f"there is no {self.type} with the key {self.key!r}")
+        return Token(self.type, self.key, event_id)
 
     async def describe(self) -> EntitySummary:
         """Raises `EntityNotFound`."""

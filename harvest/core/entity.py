@@ -25,6 +25,7 @@ from harvest.failure import Failure, failure_of
 
 DELETE = "@delete"
 STATE = "@state"
+SNAPSHOT = "@snapshot"
 GONE = "EntityDeleted"
 """Failure type of a call that reached an entity which was deleted before it began: calling again is safe."""
 RECORD_BYTES = 8_192
@@ -49,6 +50,15 @@ class Base(msgspec.Struct, gc=False):
     waiting: tuple[ev.OperationCalled, ...] = ()
     events: int = 0
     written: int = 0
+    updated_us: int = 0
+
+
+class Recorded(msgspec.Struct, gc=False):
+    """A state, the last event it comes from, and when it last changed (microseconds)."""
+
+    data: bytes
+    event_id: int
+    updated_us: int
 
 
 class EntityInstance(Instance):
@@ -78,6 +88,7 @@ class EntityInstance(Instance):
         self._seq = base.seq
         self._since_events, self._since_bytes = base.events, base.written
         self._recorded_once = stored is not None
+        self.updated_us = base.updated_us
         self.main = self.loop.create_future()  # type: ignore[assignment]  # nothing runs between operations
 
     # --- what the kernel asks of any instance -------------------------------------------------------
@@ -195,7 +206,7 @@ class EntityInstance(Instance):
             else:
                 changed, version = fields, self.entity.version
             self.data, self.state = after
-            self.fields = fields
+            self.fields, self.updated_us = fields, self.now_us
             self.recorded_version = self.entity.version
         elif after is not None:
             self.state = after[1]
@@ -277,6 +288,8 @@ class EntityInstance(Instance):
         """Over the state that the last completed operation left; what a query changes is an error, and undone."""
         if name == STATE:
             return msgspec.Raw(self.data)
+        if name == SNAPSHOT:
+            return msgspec.Raw(msgspec.msgpack.encode(Recorded(self.data, self.events, self.updated_us)))
         handler = self.entity.query(name)
         if self.current is not None:
             state = self.entity.load_state(self.data)
@@ -308,10 +321,10 @@ class Folded(msgspec.Struct, gc=False):
 History = Sequence[tuple[list[ev.Arrival], list[ev.Command]]]
 
 
-def fold(program: EntityProgram, decisions: History) -> Folded:
+def fold(program: EntityProgram, decisions: History, times: Sequence[int]) -> Folded:
     """Adds up what the completed operations changed. `base.waiting` are the calls that arrived no later than `at`."""
     fields: Fields = _fields.decode(program.initial())
-    version, seq, events, written = None, 0, 0, 0
+    version, seq, events, written, changed = None, 0, 0, 0, times[0] if times else 0
     waiting: deque[ev.OperationCalled] = deque()
     found = Folded(Base(b""))
     first = max((n for n, (_, commands) in enumerate(decisions) if _records(commands)), default=0)
@@ -322,7 +335,7 @@ def fold(program: EntityProgram, decisions: History) -> Folded:
                 continue  # it is in the state that was recorded at the end of this decision
             if isinstance(command, ev.StateRecorded):
                 fields, version, events, written = _fields.decode(command.state), command.version, 0, 0
-                waiting = deque(command.waiting)
+                waiting, changed = deque(command.waiting), times[number]
             elif isinstance(command, (ev.OperationCompleted, ev.OperationFailed)):
                 waiting.popleft()  # they end in the order in which they came
                 events += 2
@@ -331,13 +344,26 @@ def fold(program: EntityProgram, decisions: History) -> Folded:
                     fields = dict(command.state) if command.version is not None else {**fields, **command.state}
                     version = version if command.version is None else command.version
                     written += sum(map(len, command.state.values()))
+                    changed = times[number] if command.state else changed
             else:
                 continue
             seq = command.seq
             found.at, found.command, found.rested = number, index + 1, isinstance(command, ev.StateRecorded)
             found.base.waiting = tuple(waiting)
-    found.base = Base(msgspec.json.encode(fields), version, seq, found.base.waiting, events, written)
+    found.base = Base(msgspec.json.encode(fields), version, seq, found.base.waiting, events, written, changed)
     return found
+
+
+def recorded_in(program: EntityProgram, stored: Sequence[StoredDecision]) -> Recorded:
+    """The state that a history tells, in this version of the schema, without running any operation."""
+    decisions = [ev.decode_events(row.events) for row in stored]
+    base = fold(program, decisions, [row.at_us for row in stored]).base
+    data = base.data if base.version is None or base.version == program.version else program.upgrade(base.data, base.version)
+    return Recorded(data, _last_event(stored, decisions), base.updated_us)
+
+
+def _last_event(stored: Sequence[StoredDecision], decisions: History) -> int:
+    return stored[-1].first_event_id - 1 + len(decisions[-1][0]) + len(decisions[-1][1]) if stored else 0
 
 
 def _records(commands: list[ev.Command]) -> bool:
@@ -352,7 +378,7 @@ def rebuild(
 ) -> EntityInstance:
     """The entity as its history left it. Raises what a replay of the operation under way raises."""
     decisions = [ev.decode_events(row.events) for row in stored]
-    found = fold(program, decisions)
+    found = fold(program, decisions, [row.at_us for row in stored])
     instance = EntityInstance(info, program, found.base, check_activity=check_activity)
     instance.replaying = True
     for call in found.base.waiting:
@@ -365,4 +391,5 @@ def rebuild(
         instance.events = stored[number].first_event_id - 1
         instance.activate(stored[number].at_us, *decisions[number])
     instance.replaying = False
+    instance.events = _last_event(stored, decisions)
     return instance

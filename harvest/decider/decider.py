@@ -14,15 +14,18 @@ from uuid import UUID
 
 import msgspec
 
-from harvest.clock import MICRO, Clock
+from harvest.clock import Clock
+from harvest.core.entity import EntityInstance
 from harvest.core.events import ActivityScheduled, TimerFired, UpdateAdmitted
 from harvest.core.loop import driving_many
 from harvest.core.program import RunInfo
 from harvest.decider.effects import Effects, refuse, resolve
 from harvest.decider.inbox import Inbox
 from harvest.decider.lanes import Lane
+from harvest.decider.launches import Launches
 from harvest.decider.loader import Loader, answer, ending, refuse_questions
 from harvest.decider.prune import Pruner
+from harvest.decider.shelf import Shelf
 from harvest.decider.strikes import Strikes
 from harvest.decider.timers import Timers
 from harvest.decisions.answers import Undelivered
@@ -36,7 +39,6 @@ from harvest.errors import Fenced, HubUnreachable
 from harvest.hub import workflow_tasks
 from harvest.hub.commit import Batch, Committed
 from harvest.hub.database import Database
-from harvest.hub.executions import NewRun
 from harvest.ids import partition_of
 from harvest.ownership.watchdog import Driving, LoopStuck
 from harvest.service import Service
@@ -103,6 +105,11 @@ class Decider(Service):
         self.loader = Loader(self)
         self.strikes = Strikes(self)
         self.pruner = Pruner(self)
+        self.launches = Launches(self)
+        self.launch = self.launches.begin
+        self.shelf: Shelf | None = None
+        self.on_state: Callable[[Run, EntityInstance], None] | None = None
+        self.on_gone: Callable[[Run], None] = lambda _: None
         self._pumping = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -156,13 +163,15 @@ class Decider(Service):
     def leave(self, partitions: Sequence[int]) -> None:
         """These are about to be released: their runs leave memory, unless a commit is on its way."""
         gone = set(partitions)
+        if self.shelf is not None:
+            self.shelf.leave(gone)
         for run in [r for r in self.runs.values() if r.partition in gone and not r.busy]:
             self.let_go(run)
 
     def let_go(self, run: Run) -> None:
         """Out of memory; who waits for it here is sent to the mailbox."""
         if run.launch is not None:
-            self.abandon_launch(run)
+            self.launches.abandon(run)
             return
         self.refuse_all(run)
         self.residents.take(run)
@@ -180,6 +189,8 @@ class Decider(Service):
     def drop_all(self) -> None:
         """Forgets everything held: after a fence, or at the end. Direct callers are sent to the mailbox."""
         self.inbox.clear()
+        if self.shelf is not None:
+            self.shelf.leave_all()
         self._early.clear()
         self.timers.clear()
         self.loader.waiting.clear()
@@ -321,20 +332,6 @@ class Decider(Service):
             run.known = run.dead = False
         self.enqueue(run)
 
-    def launch(self, new: NewRun) -> asyncio.Future[None] | None:
-        """Starts a run whose start and first decision are one commit; None where it has to be stored first.
-
-        The future resolves once it is durable, or fails with `Undelivered`: nothing is stored then.
-        """
-        if not self.owns(new.workflow_id) or new.workflow_id in self.open_ids or self.stopping.is_set():
-            return None
-        deadline = None if new.timeout is None else self.clock.now_us() + round(new.timeout * MICRO)
-        self.begin(new.execution_id, new.info(), priority=new.priority, deadline_us=deadline)
-        run = self.runs[new.execution_id]
-        run.launch = new
-        run.launch_ack = asyncio.get_running_loop().create_future()
-        return run.launch_ack
-
     def ask(
         self, execution_id: UUID, partition: int, name: str, input: msgspec.Raw, *, read_mail: bool = False
     ) -> asyncio.Future[msgspec.Raw]:
@@ -416,15 +413,14 @@ class Decider(Service):
             self.residents.take(run)
             draft = self._drive(run, now, mode)
             if draft is not None and draft.launch is not None and needs_its_row(draft):
-                self._unreserve(draft)
+                self.unreserve(draft)
                 raise Undelivered("a run that continues at once, or writes to itself, is stored first")
         except (Exception, LoopStuck) as exc:
             self.strikes.failed(run, exc)
             return None
         if draft is None:
             self._settle(run)
-        elif draft.launch is not None and draft.deliveries and len(draft.rejected) == len(draft.deliveries):
-            self.effects.nothing_began(draft)
+        elif self.launches.came_to_nothing(draft):
             return None
         return draft
 
@@ -454,12 +450,12 @@ class Decider(Service):
     async def _commit(self, lane: Lane, drafts: list[Draft]) -> None:
         tenure = self.holdings.worker_id
         try:
-            await lane.commit(drafts, self._landed, self._poisoned, self._taken)
+            await lane.commit(drafts, self._landed, self._poisoned, self.launches.taken)
         except Fenced as exc:
             log.warning("fenced: %s; dropping everything held", exc)
             for draft in drafts:
                 if draft.run.busy:  # a part of the batch may have landed before
-                    self._unreserve(draft)
+                    self.unreserve(draft)
                 for delivery in draft.deliveries:
                     delivery.refuse(Undelivered("this worker may no longer write"))
             if self.holdings.worker_id == tenure:  # else a new tenure has begun already, and nothing is wrong with it
@@ -483,7 +479,7 @@ class Decider(Service):
             run.busy = run.parking = False
             if self.runs.get(run.execution_id) is not run:
                 # Dropped while it was on its way: durable all the same, and whoever owns it now goes on from there.
-                for seq in self._unreserve(draft):
+                for seq in self.unreserve(draft):
                     self.hands.abandon(run.execution_id, seq)
                 resolve(run.launch_ack)
                 for delivery in draft.deliveries:
@@ -567,28 +563,14 @@ class Decider(Service):
         refuse_questions(run, Undelivered("the run closed"))
         run.drop_instance()
 
-    def _taken(self, draft: Draft) -> None:
-        """A launch found its workflow id taken: nothing of it is stored, and its caller goes the long way."""
-        self._unreserve(draft)
-        draft.run.busy = False
-        self.abandon_launch(draft.run)
-
-    def abandon_launch(self, run: Run) -> None:
-        refuse(run.launch_ack, Undelivered("the run was not stored"))
-        self.refuse_all(run)
-        self.runs.pop(run.execution_id, None)
-        if self.open_ids.get(run.workflow_id) == run.execution_id:
-            del self.open_ids[run.workflow_id]
-        run.drop_instance()
-
     def _poisoned(self, draft: Draft, exc: Exception) -> None:
         run = draft.run
         run.busy = run.parking = False
-        self._unreserve(draft)
+        self.unreserve(draft)
         run.queue.extendleft(reversed([d for d in draft.deliveries if not isinstance(d.arrival, TimerFired)]))
         self.strikes.failed(run, exc)
 
-    def _unreserve(self, draft: Draft) -> list[int]:
+    def unreserve(self, draft: Draft) -> list[int]:
         """Gives back the slots taken for eager activities that will not start; their numbers."""
         tasks = draft.run.tasks
         seqs = [c.seq for c in draft.commands if isinstance(c, ActivityScheduled) and tasks.get(c.seq) == "running"]

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from harvest.backoff import Backoff
 from harvest.core import events as ev
+from harvest.core.entity import EntityInstance
 from harvest.core.program import RunInfo
 from harvest.decisions.answers import Answer, Undelivered
 from harvest.decisions.decide import ENDING, Draft, caller_of, outcome_of
@@ -74,14 +75,12 @@ class Effects:
         if draft.closing is not None:
             self._commands(draft, committed, closing=True)
             self._closed(draft)
+            if self.decider.shelf is not None:
+                self.decider.shelf.forget(run.execution_id, run.partition)
         elif draft.commands:
             self._commands(draft, committed, closing=False)
-
-    def nothing_began(self, draft: Draft) -> None:
-        """All that was asked of a new entity was refused: it does not come about."""
-        for delivery, reason in draft.rejected:
-            refuse(delivery.ack, Answer(failure_of(reason), rejected=True))
-        self.decider.abandon_launch(draft.run)
+            if self.decider.on_state is not None and isinstance(run.instance, EntityInstance):
+                self.decider.on_state(run, run.instance)
 
     def _rejected(self, run: Run, delivery: Delivery, reason: BaseException) -> None:
         update_id = delivery.arrival.update_id  # type: ignore[union-attr]
@@ -262,6 +261,7 @@ class Effects:
             self._continued(draft, successor)
         elif run.parent is not None:
             self._tell_parent(draft, run.parent)
+        decider.on_gone(run)
         decider.forget(run)
 
     async def _bury(self, run: Run, name: str, why: Failure) -> None:

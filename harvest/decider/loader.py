@@ -118,6 +118,8 @@ class Loader:
                 self.closed_elsewhere(run, row, loaded)
                 return False
             describe_run(run, row, loaded.decisions)
+            if self.decider.shelf is not None:
+                self.decider.shelf.loaded(run, loaded.decisions, loaded.cached, fits=loaded.fits)
             self.decider.open_ids[run.workflow_id] = run.execution_id
         elif not run.known and not loaded.cold:
             run.mail = True  # it was evicted while its mail was read
@@ -187,7 +189,9 @@ class Loader:
                         run.claim.fresh = False
                 try:
                     everyone = [run.execution_id for run in chosen]
-                    found = await load(self.decider.db, cold, everyone, claimed=claimed)
+                    shelf = self.decider.shelf
+                    known = {} if shelf is None else await shelf.known(run for run in chosen if not run.known)
+                    found = await load(self.decider.db, cold, everyone, claimed=claimed, known=known)
                     tries = 0
                 except Exception as exc:
                     tries += 1

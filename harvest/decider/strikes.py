@@ -37,7 +37,7 @@ class Strikes:
         decider = self.decider
         decider.residents.take(run)
         if run.launch is not None:
-            decider.abandon_launch(run)
+            decider.launches.abandon(run)
             return
         run.drop_instance()
         run.known, run.loaded = False, None

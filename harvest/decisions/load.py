@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -34,10 +34,23 @@ class Loaded:
     deliveries: list[Delivery] = field(default_factory=list)
     cold: bool = False
     wakes: int | None = None
+    cached: int = 0
+    """How many of the decisions a cache had."""
+    fits: bool = True
+    """False where what the cache had was not what the hub has."""
 
 
-async def load(db: Database, cold: Sequence[UUID], mail: Sequence[UUID], *, claimed: Sequence[UUID] = ()) -> dict[UUID, Loaded]:
+async def load(
+    db: Database,
+    cold: Sequence[UUID],
+    mail: Sequence[UUID],
+    *,
+    claimed: Sequence[UUID] = (),
+    known: Mapping[UUID, list[StoredDecision]] | None = None,
+) -> dict[UUID, Loaded]:
     """Row and history of the runs in `cold`, mail and finished activities of those in `mail`.
+
+    Of a run in `known` only the last decision that is known and those after it are read; where the two do not fit, all.
 
     Of the runs in `claimed` it is read before their mail how often they were poked: what is poked later counts as unseen.
     Before the first decision of a run that continues another one, mail that got stuck there is brought over: it came first.
@@ -48,8 +61,7 @@ async def load(db: Database, cold: Sequence[UUID], mail: Sequence[UUID], *, clai
             found[execution_id].cold = True
         for execution_id, row in (await executions.load(db, cold)).items():
             found[execution_id].row = row
-        for execution_id, decisions in (await history.load(db, cold)).items():
-            found[execution_id].decisions = decisions
+        await _histories(db, cold, known or {}, found)
         for execution_id in cold:
             read = found[execution_id]
             if read.row is not None and read.row["continued_from"] is not None and not read.decisions:
@@ -63,6 +75,28 @@ async def load(db: Database, cold: Sequence[UUID], mail: Sequence[UUID], *, clai
         for row in await activity_tasks.done(db, mail):
             _add(found[row["execution_id"]], row, lambda row: Delivery(finished_arrival(row)))
     return found
+
+
+async def _histories(
+    db: Database, cold: Sequence[UUID], known: Mapping[UUID, list[StoredDecision]], found: dict[UUID, Loaded]
+) -> None:
+    after = {execution_id: decisions[-1].decision for execution_id, decisions in known.items()}
+    read = await history.load(db, cold, starting=after)
+    unfit = [execution_id for execution_id in known if not _fits(known[execution_id], read.get(execution_id) or [])]
+    if unfit:
+        read.update(await history.load(db, unfit))
+    for execution_id, decisions in read.items():
+        loaded, had = found[execution_id], known.get(execution_id)
+        if had is None:
+            loaded.decisions = decisions
+        elif execution_id in unfit:
+            loaded.decisions, loaded.fits = decisions, False
+        else:
+            loaded.decisions, loaded.cached = had + decisions[1:], len(had)
+
+
+def _fits(known: list[StoredDecision], read: list[StoredDecision]) -> bool:
+    return bool(read) and read[0] == known[-1]
 
 
 def _mail(row: Row) -> Delivery:

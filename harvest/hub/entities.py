@@ -36,6 +36,30 @@ async def pools(db: Runs, type: str) -> Sequence[Row]:
     return await db.fetch(_Q["pools"], type=type)
 
 
+async def head(db: Runs, workflow_id: str) -> Row | None:
+    """execution_id, pool and last decision of the open run of an entity."""
+    rows = await db.fetch(_Q["head"], workflow_id=workflow_id)
+    return rows[0] if rows else None
+
+
+async def token(db: Runs, workflow_id: str) -> int | None:
+    """The last event id in the history of an entity; None where there is none."""
+    rows = await db.fetch(_Q["token"], workflow_id=workflow_id)
+    return rows[0]["event_id"] if rows else None
+
+
+async def owners(db: Runs, pools: Sequence[str], type: str) -> dict[tuple[str, int], UUID]:
+    """(pool, partition) → worker, for owners that answer SQL over the type."""
+    rows = await db.fetch(_Q["owners"], pools=list(pools), type=type)
+    return {(row["pool"], row["partition"]): row["worker_id"] for row in rows}
+
+
+async def responder(db: Runs, pool: str, partition: int, type: str) -> UUID | None:
+    """Who answers SQL over one entity: its owner, else any worker that can."""
+    rows = await db.fetch(_Q["responder"], pool=pool, partition=partition, type=type)
+    return rows[0]["worker_id"] if rows else None
+
+
 async def prune(db: Runs, below: dict[UUID, int]) -> None:
     """Deletes the decisions of each entity before the given one."""
     await db.fetch(_Q["prune"], execution_ids=list(below), belows=list(below.values()))

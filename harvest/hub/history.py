@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from harvest.core.events import Event, decode_event
@@ -13,10 +13,16 @@ from harvest.hub.queries import queries
 _Q = queries("history")
 
 
-async def load(db: Runs, execution_ids: Sequence[UUID]) -> dict[UUID, list[StoredDecision]]:
-    """All decisions of the runs, in order (of an entity those since its state was recorded); one query for all of them."""
+async def load(
+    db: Runs, execution_ids: Sequence[UUID], *, starting: Mapping[UUID, int] | None = None
+) -> dict[UUID, list[StoredDecision]]:
+    """All decisions of the runs, in order (of an entity those since its state was recorded); one query for all of them.
+
+    `starting` names the decision to begin with for some of them.
+    """
+    starts = [(starting or {}).get(execution_id, 1) for execution_id in execution_ids]
     found: dict[UUID, list[StoredDecision]] = {execution_id: [] for execution_id in execution_ids}
-    for row in await db.fetch(_Q["load"], execution_ids=list(execution_ids)):
+    for row in await db.fetch(_Q["load"], execution_ids=list(execution_ids), starts=starts):
         found[row["execution_id"]].append(StoredDecision(row["decision"], row["at_us"], row["events"], row["first_event_id"]))
     return found
 

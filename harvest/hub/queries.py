@@ -22,6 +22,7 @@ FILES = (
     "partitions",
     "settings",
     "entities",
+    "answers",
     "diagnosis",
     "notify",
 )

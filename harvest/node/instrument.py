@@ -49,6 +49,7 @@ class Instrumented:
     def _unit(self, unit: Unit, timed: bool) -> None:
         decider, queue, pool = unit.decider, {"queue": queue_of(unit.pool)}, {"pool": unit.pool}
         self._observe("harvest.workflow.resident", lambda: self._outcomes(unit))
+        self._observe("harvest.workflow.disk_cache", lambda: self._disk(unit))
         self._observe("harvest.workflow.cache_hit", lambda: self._began(unit, "warm"))
         self._observe("harvest.workflow.cache_miss", lambda: self._began(unit, "cold"))
         self._number("harvest.workflow.commits", queue, lambda: sum(lane.commits for lane in decider.lanes))
@@ -76,6 +77,13 @@ class Instrumented:
             ({"workflow": workflow, "queue": queue, "outcome": OUTCOMES[mode]}, count)
             for (workflow, mode), count in list(unit.decider.outcomes.items())
         ]
+
+    def _disk(self, unit: Unit) -> list[Sample]:
+        queue, shelf = queue_of(unit.pool), unit.shelf
+        if shelf is None:
+            return []
+        counted = {**{(workflow, "miss"): 0 for workflow in self.worker.registry.workflows}, **shelf.outcomes}
+        return [({"workflow": workflow, "queue": queue, "outcome": outcome}, n) for (workflow, outcome), n in counted.items()]
 
     def _began(self, unit: Unit, mode: str) -> list[Sample]:
         outcomes = unit.decider.outcomes

@@ -10,6 +10,7 @@ from harvest.claims.claims import Claims
 from harvest.config import seconds
 from harvest.decider.decider import Decider, DeciderOptions
 from harvest.decider.scan import Scanner
+from harvest.decider.shelf import Shelf
 
 if TYPE_CHECKING:
     from harvest.node.worker import Worker
@@ -42,6 +43,11 @@ class Unit:
             ),
             driving=keeper.driving,
         )
+        self.shelf: Shelf | None = None
+        if worker.cache is not None:
+            self.shelf = self.decider.shelf = Shelf(
+                self.decider, self.share, worker.cache, min_events=config.owner_disk_cache_min_events
+            )
         self.scanner = Scanner(self.decider, self.share, interval=interval)
         slots = config.max_workflow_slots if worker.registry.workflows else 0
         self.claimer = Claimer(

@@ -21,6 +21,8 @@ from harvest.core.events import Arrival
 from harvest.decisions.ports import Step
 from harvest.decisions.run import Delivery
 from harvest.definitions.registry import Registry
+from harvest.diskcache import Cache, DirectoryBusy
+from harvest.entities.service import EntitySql
 from harvest.errors import ConfigError, HarvestError
 from harvest.hub import workflow_tasks
 from harvest.hub.database import Session, explained
@@ -28,6 +30,7 @@ from harvest.hub.sqlstate import DATABASE_ERRORS
 from harvest.ids import check_queue, pool_of
 from harvest.node.instrument import Instrumented
 from harvest.node.unit import Unit
+from harvest.operations.entity_sql import reply
 from harvest.operations.query import Answerer
 from harvest.ownership.keeper import Identity, Keeper
 from harvest.ownership.term import Term
@@ -77,17 +80,21 @@ class Worker(Service):
         if config.build_id != DEFAULT_BUILD and self.registry.workflows:
             pools.append(pool_of(self.queue, config.build_id))
         interval = seconds(config.scan_interval)
+        self.cache = None if config.owner_disk_cache is None else Cache(config.owner_disk_cache)
+        names = self.registry.names()
+        if config.owner_entity_sql:
+            names["sql"] = names["entities"]
         self.keeper = Keeper(
             db,
             Identity(
                 self.queue,
                 pools,
                 build_id(config.build_id),
-                self.registry.names(),
+                names,
                 config.commit_lanes * len(pools),
                 can_own=bool(self.registry.workflows) and config.owner_mode and config.max_workflow_slots > 0,
                 cache_capacity=config.workflow_cache_size if config.keeps_residents else 0,
-                config=json.dumps(config.model_dump(mode="json")),
+                config=json.dumps(config.shown()),
             ),
             router=site.router,
             notifier=site.notifier,
@@ -116,6 +123,10 @@ class Worker(Service):
         main.queue, main.names, main.on_activities = self.queue, self.activities.names, self.activities.due_in
         self.decider = self.units[self.queue].decider
         self.scanner = self.units[self.queue].scanner
+        deciders = [unit.decider for unit in self.units.values()]
+        self.entity_sql = (
+            EntitySql(db, self.registry, deciders, table_bytes=config.entity_table_bytes) if config.owner_entity_sql else None
+        )
         self.sweeper = Sweeper(db, self._wake, self._wake_queue, interval=interval, sharers=lambda: 1 + self.keeper.peers)
 
     # --- what the services need of each other -------------------------------------------------------
@@ -185,6 +196,7 @@ class Worker(Service):
             raise HarvestError("the client is not open", hint="async with harvest.connect(...) as client: ...")
         port = self.config.metrics_port  # before anything is owned: a port that is taken costs the fleet nothing
         self.endpoint = None if port is None else Endpoint(self.config.metrics_host, port)
+        await self._open_cache()
         await site.listener.add([DECIDE, QUEUE, ASK, OWNERS])
         site.listener.on_connect.append(self._reconnected)
         self._services: list[Service] = []
@@ -197,12 +209,31 @@ class Worker(Service):
         for unit in self.units.values():
             await self._enter(unit.scanner)
             await self._enter(unit.claimer)
+            if unit.shelf is not None:
+                await self._enter(unit.shelf)
         await self._enter(self.sweeper)
+        if self.entity_sql is not None:
+            await self._enter(self.entity_sql)
+            site.sql = self.entity_sql
         self._measure()
-        self.answerers = [Answerer(site, unit.decider, unit.claimer.take_one) for unit in self.units.values()]
+        self.answerers = [
+            Answerer(site, unit.decider, unit.claimer.take_one, reply, first=unit.decider is self.decider)
+            for unit in self.units.values()
+        ]
         site.owners.extend(unit.decider for unit in self.units.values())
         tune_gc()
         self._say_hello()
+
+    async def _open_cache(self) -> None:
+        """Before anything is owned. Another process that has the directory fails the start (D-1)."""
+        if self.cache is None:
+            return
+        try:
+            await self.cache.open()
+        except DirectoryBusy as exc:
+            raise ConfigError("owner_disk_cache", str(exc)) from None
+        except OSError as exc:
+            raise ConfigError("owner_disk_cache", f"{exc.filename or ''} cannot be used: {exc.strerror or exc}") from None
 
     def _measure(self) -> None:
         """With `metrics_port` an endpoint of its own, else whatever OpenTelemetry provider the program has set up."""
@@ -245,6 +276,9 @@ class Worker(Service):
         if self._reconnected in site.listener.on_connect:
             site.listener.on_connect.remove(self._reconnected)
         opened = getattr(self, "_services", [])
+        if self.entity_sql is not None and site.sql is self.entity_sql:
+            site.sql = None
+        await self._stop([s for s in (self.entity_sql, *(u.shelf for u in units)) if s is not None], opened)
         self.activities.stop_claiming()
         await self._unpin()
         await self._stop([*(u.scanner for u in units), *(u.claimer for u in units)], opened)
@@ -258,6 +292,8 @@ class Worker(Service):
             except Exception as exc:
                 log.error("could not hand over, peers will wait for the lease: %s", str(exc) or type(exc).__name__)
         await self._stop([self.activities, self.sweeper, self.keeper], opened)
+        if self.cache is not None:
+            await self.cache.close()
         if (instrumented := getattr(self, "instrumented", None)) is not None:
             instrumented.close()
         if (endpoint := getattr(self, "endpoint", None)) is not None:
@@ -297,7 +333,7 @@ class Worker(Service):
             "worker_id": str(keeper.worker_id),
             **keeper.report(),
             **self.registry.names(),
-            **self.config.model_dump(mode="json"),
+            **self.config.shown(),
             "build_id": keeper.me.build_id,
             "owner_mode": keeper.me.can_own,
             "sticky_cache_enabled": keeper.me.cache_capacity > 0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 from uuid import UUID
 
@@ -136,25 +136,44 @@ class Pieces:
             self.done(key, "".join(parts[n] for n in range(count)))
 
 
+ReplySql = Callable[[Site, str, str, str], Coroutine[Any, Any, None]]
+
+
 class Answerer:
     """The worker's side: answers questions about runs it owns, and in sticky mode those that are put to it by its id.
 
+    Questions in SQL are put to a worker, not to one of its pools: the `first` of its answerers takes them.
     `claim(execution_id)` takes a run for the time of an answer; False where another worker decides it just now.
     """
 
-    def __init__(self, site: Site, owner: LocalOwner, claim: Callable[[UUID], Awaitable[bool]]) -> None:
-        self.site, self.owner, self.claim = site, owner, claim
+    def __init__(
+        self, site: Site, owner: LocalOwner, claim: Callable[[UUID], Awaitable[bool]], reply_sql: ReplySql, *, first: bool
+    ) -> None:
+        self.site, self.owner, self.claim, self.reply_sql, self.first = site, owner, claim, reply_sql, first
         self._tasks: set[asyncio.Task[None]] = set()
         self.leave = site.router.subscribe(ASK, Pieces(self._asked).add)
 
     def _asked(self, key: str, text: str) -> None:
         pool, execution_id, workflow_id, name, input, whom = json.loads(text)
+        if name.startswith("@sql"):
+            if whom == str(self.owner.worker_id) and self.first:
+                self._spawn(self._reply(key, name, input))
+            return
         mine = self.owner.owns(workflow_id) if whom is None else whom == str(self.owner.worker_id)
         if pool == self.owner.pool and mine:
             work = self._answer(key, UUID(execution_id), workflow_id, name, input, claimed=whom is not None)
-            task = asyncio.get_running_loop().create_task(work)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._spawn(work)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reply(self, key: str, name: str, input: str) -> None:
+        try:
+            await self.reply_sql(self.site, key, name, input)
+        except Exception as exc:
+            log.warning("could not answer a query in SQL: %s", exc)
 
     async def _answer(self, key: str, execution_id: UUID, workflow_id: str, name: str, input: str, *, claimed: bool) -> None:
         try:

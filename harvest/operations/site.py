@@ -13,6 +13,7 @@ import msgspec
 from harvest.coalesce import Coalescer
 from harvest.core.program import RunInfo
 from harvest.decisions.run import Delivery
+from harvest.entity_sql import Limits, Pool
 from harvest.errors import ConfigError, HubUnreachable, PayloadError, UnknownWorkflowError
 from harvest.hub import executions, messages, settings, workers
 from harvest.hub.database import Database, Row, explained
@@ -63,6 +64,16 @@ class LocalOwner(Protocol):
     ) -> asyncio.Future[msgspec.Raw]: ...
 
 
+class LocalSql(Protocol):
+    """SQL over entities, as a worker in this process answers it."""
+
+    def knows(self, type: str) -> bool: ...
+
+    async def one(self, type: str, key: str, sql: str, params: Any) -> dict[str, Any]: ...
+
+    async def part(self, type: str, sql: str, params: Any, tokens: list[list[Any]], patience: float) -> dict[str, Any]: ...
+
+
 class Site:
     """One per client; a worker in the same process adds itself to `owners`."""
 
@@ -75,6 +86,8 @@ class Site:
         self.shard: tuple[int, int] | None = None
         self.notifier.on_strays = self.forward_strays
         self.owners: list[LocalOwner] = []
+        self.sql: LocalSql | None = None
+        self._sandbox: Pool | None = None
         self.starts: Coalescer[NewRun, bool] = Coalescer(self._start_all)
         self.mail: Coalescer[Mail, Row | Exception | None] = Coalescer(self._send_all)
         self.latest: Coalescer[str, Row | None] = Coalescer(self._latest_of)
@@ -84,6 +97,17 @@ class Site:
         self.router.subscribe(CLOSED, self._closed)
         self.router.subscribe(REPLY, self._replied)
         self.router.subscribe(SWITCH, self.in_mode)
+
+    @property
+    def sandbox(self) -> Pool:
+        """Where this client has SQL parsed, and the answers of several owners put together."""
+        if self._sandbox is None:
+            self._sandbox = Pool(Limits(children=1))
+        return self._sandbox
+
+    async def close(self) -> None:
+        if self._sandbox is not None:
+            await self._sandbox.close()
 
     def _closed(self, execution_ids: list[str]) -> None:
         for key in execution_ids:

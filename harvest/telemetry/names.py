@@ -25,6 +25,12 @@ METRICS: dict[str, Metric] = {
     "harvest.workflow.resident.duration": Metric(
         "histogram", "s", ("workflow", "queue", "outcome"), "from before the load to the end of the first drive"
     ),
+    "harvest.workflow.disk_cache": Metric(
+        "counter",
+        "{read}",
+        ("workflow", "queue", "outcome"),
+        "reads of the owner's disk cache: hit, miss, stale (of another epoch, or behind the hub), corrupt",
+    ),
     "harvest.workflow.cache_hit": Metric("counter", "{decision}", ("workflow",), "decisions that found their run in memory"),
     "harvest.workflow.cache_miss": Metric("counter", "{decision}", ("workflow",), "decisions that had to replay their run"),
     "harvest.workflow.commits": Metric("counter", "{commit}", ("queue",), "commit statements that landed"),

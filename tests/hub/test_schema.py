@@ -158,7 +158,7 @@ HOT = {
     "activity_tasks.claim": {"queue": "default", "names": ["a"], "worker_id": "id", "size": 50},
     "activity_tasks.done": {"execution_ids": "ids"},
     "activity_tasks.expired": {"size": 100},
-    "history.load": {"execution_ids": "ids"},
+    "history.load": {"execution_ids": "ids", "starts": [1] * 20},
     "history.events": {"execution_id": "id", "after": 0, "size": 100},
     "executions.load": {"execution_ids": "ids"},
     "executions.outcomes": {"execution_ids": "ids"},

@@ -43,11 +43,11 @@ async def test_a_worker_serves_prometheus(client):
         await scrape(worker)
 
 
-async def test_the_list_of_metrics_is_closed(client):
+async def test_the_list_of_metrics_is_closed(client, tmp_path):
     """What is exported is what is listed, with the labels that are listed."""
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
-    async with Worker(client, definitions=[waits], config=WorkerConfig(metrics_port=0)) as worker:
+    async with Worker(client, definitions=[waits], config=WorkerConfig(metrics_port=0, owner_disk_cache=tmp_path)) as worker:
         await client.disable_owner_mode()
         from harvest.node.instrument import Instrumented
 

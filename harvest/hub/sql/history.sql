@@ -2,11 +2,11 @@
 
 -- name: load
 -- Of an entity from the decision on that recorded its state last.
-select d.* from unnest(:execution_ids::uuid[]) as r(execution_id)
+select d.* from unnest(:execution_ids::uuid[], :starts::int[]) as r(execution_id, start)
 left join entity_state s using (execution_id)
 cross join lateral (
   select d.execution_id, d.decision, (extract(epoch from d.at) * 1000000)::int8 as at_us, d.events, d.first_event_id
-  from decisions d where d.execution_id = r.execution_id and d.decision >= coalesce(s.decision, 1) order by d.decision
+  from decisions d where d.execution_id = r.execution_id and d.decision >= greatest(r.start, s.decision) order by d.decision
 ) as d
 
 -- name: landed

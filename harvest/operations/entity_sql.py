@@ -1,0 +1,323 @@
+"""Questions in SQL: of one entity to its owner, of a whole type to every owner, whose answers are put together.
+
+A query over a type is split into a part for each owner and a final one (`harvest.entity_sql`). An owner that does not
+answer is named; the others' rows are there all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import zstandard
+
+from harvest.entity_sql import Plan, Result, SqlBusy, SqlError, SqlOverrun, SqlRefused, plain
+from harvest.errors import EntityNotFound, EntitySqlOff, HarvestError, NoAnswer, QueryTimeout
+from harvest.hub import answers, entities
+from harvest.ids import PARTITIONS, entity_id, new_id, partition_of
+from harvest.operations.entities import Address
+from harvest.operations.query import Pieces, send_pieces
+from harvest.operations.site import Site
+from harvest.wakes.topics import ANSWER, ASK, dump
+
+ONE, PART = "@sql", "@sql-part"
+_ERRORS: dict[str, type[SqlError]] = {kind.__name__: kind for kind in (SqlBusy, SqlError, SqlOverrun, SqlRefused)}
+_OURS: dict[str, type[HarvestError]] = {kind.__name__: kind for kind in (EntityNotFound, EntitySqlOff)}
+
+
+@dataclass(frozen=True, slots=True)
+class EntityRows:
+    """Rows of a query over one entity. `source` says where its state was read: resident, disk or history; the state is
+    that of `event_id`."""
+
+    columns: list[str]
+    rows: list[tuple[Any, ...]]
+    source: str
+    event_id: int
+    updated_at: datetime
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def dicts(self) -> list[dict[str, Any]]:
+        return Result(self.columns, [list(row) for row in self.rows]).dicts()
+
+    def plain(self) -> list[list[Any]]:
+        """Rows as JSON has them (infinities as texts, bytes as base64)."""
+        return [[plain(value) for value in row] for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What a read can wait for: this entity as far as this event."""
+
+    type: str
+    key: str
+    event_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """How far the answer of one partition goes: `event_id` is the highest among its `entities`."""
+
+    pool: str
+    partition: int
+    epoch: int
+    event_id: int
+    entities: int
+    worker_id: UUID
+    shard: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """Partitions of a pool (or, with none, a whole shard) whose entities are missing from an answer, and why."""
+
+    pool: str
+    partitions: tuple[int, ...]
+    reason: str
+    shard: int | None = None
+
+
+@dataclass(slots=True)
+class FleetRows:
+    """Rows of a query over a type. `complete` when every partition that has such entities has answered."""
+
+    columns: list[str]
+    rows: list[tuple[Any, ...]]
+    freshness: list[Fresh] = field(default_factory=list)
+    unanswered: list[Unanswered] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        return not self.unanswered
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def dicts(self) -> list[dict[str, Any]]:
+        return Result(self.columns, [list(row) for row in self.rows]).dicts()
+
+    def plain(self) -> list[list[Any]]:
+        return [[plain(value) for value in row] for row in self.rows]
+
+
+@dataclass(slots=True)
+class Parts:
+    """What the owners of one hub gave for the partial query."""
+
+    rows: list[list[Any]] = field(default_factory=list)
+    freshness: list[Fresh] = field(default_factory=list)
+    unanswered: list[Unanswered] = field(default_factory=list)
+
+
+# --- one entity
+
+
+async def query_one(site: Site, to: Address, sql: str, params: Any, patience: float) -> EntityRows:
+    """Raises `EntityNotFound`, `EntitySqlOff`, `QueryTimeout`, and `SqlError` and its kin."""
+    local = site.sql
+    if local is not None and local.knows(to.type):
+        found = await local.one(to.type, to.key, sql, params)
+    else:
+        found = await _at_the_owner(site, to, sql, params, patience)
+    rows = [tuple(row) for row in found["rows"]]
+    return EntityRows(found["columns"], rows, found["source"], found["event_id"], datetime.fromisoformat(found["updated_at"]))
+
+
+async def _at_the_owner(site: Site, to: Address, sql: str, params: Any, patience: float) -> dict[str, Any]:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience
+    while True:
+        latest = await site.latest.submit(to.workflow_id)
+        if latest is None or latest["state"] != "RUNNING":
+            raise EntityNotFound(f"there is no {to.type} with the key {to.key!r}")
+        whom = await entities.responder(site.db, latest["pool"], partition_of(to.workflow_id), to.type)
+        if whom is not None:
+            request = {"type": to.type, "key": to.key, "sql": sql, "params": params}
+            answer: dict[str, Any] = await ask(site, whom, ONE, request, max(0.1, deadline - loop.time()))
+            return answer
+        if loop.time() > deadline:
+            raise QueryTimeout(
+                f"no worker with owner_entity_sql answers for {to.type} {to.key!r}",
+                hint="start one: WorkerConfig(owner_disk_cache=…, owner_entity_sql=True)",
+            )
+        await asyncio.sleep(0.05)
+
+
+# --- all of a type
+
+
+async def query_all(site: Site, type: str, sql: str, params: Any, tokens: Sequence[Token], patience: float) -> FleetRows:
+    """Raises `SqlError` and its kin for the query; who does not answer is in `unanswered`."""
+    plan = await site.sandbox.split(sql)
+    parts = await gather(site, type, plan, params, tokens, patience)
+    return await finish(site, plan, params, [parts])
+
+
+async def finish(site: Site, plan: Plan, params: Any, hubs: Sequence[Parts]) -> FleetRows:
+    rows = [row for parts in hubs for row in parts.rows]
+    columns = plan.columns
+    if not plan.rows_alone:
+        merged = await site.sandbox.merge(plan, rows, params)
+        rows = merged.rows
+    freshness = [each for parts in hubs for each in parts.freshness]
+    unanswered = [each for parts in hubs for each in parts.unanswered]
+    return FleetRows(columns, [tuple(row) for row in rows], freshness, unanswered)
+
+
+async def gather(site: Site, type: str, plan: Plan, params: Any, tokens: Sequence[Token], patience: float) -> Parts:
+    """Asks each owner once, and again for partitions that moved meanwhile."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience
+    parts, errors = Parts(), dict[UUID, str]()
+    wanted = {(row["pool"], p) for row in await entities.pools(site.db, type) for p in row["partitions"]}
+    wanted |= {(pool, partition_of(entity_id(t.type, t.key))) for t in tokens for pool, _ in wanted}
+    answered: set[tuple[str, int]] = set()
+    while wanted - answered:
+        owners = await entities.owners(site.db, sorted({pool for pool, _ in wanted - answered}), type)
+        whom = {w for w in (owners.get(place) for place in wanted - answered) if w is not None and w not in errors}
+        work = [_one_part(site, owner, type, plan, params, tokens, max(0.1, deadline - loop.time())) for owner in whom]
+        for owner, found in zip(whom, await asyncio.gather(*work), strict=True):
+            if isinstance(found, SqlError):
+                raise found
+            if isinstance(found, Exception):
+                errors[owner] = str(found)
+                continue
+            fresh = [Fresh(*each, worker_id=owner) for each in found["partitions"]]  # type: ignore[misc]
+            if any((each.pool, each.partition) in answered for each in fresh):
+                continue  # it has taken over what another one has answered for already: asked again it would count twice
+            parts.rows += found["rows"]
+            parts.freshness += fresh
+            answered |= {(each.pool, each.partition) for each in fresh}
+        left = wanted - answered
+        if not left or loop.time() > deadline - 0.1 or all(owners.get(place) in errors for place in left):
+            break
+        await asyncio.sleep(0.05)
+    parts.unanswered = _missing(wanted - answered, owners if wanted - answered else {}, errors)
+    return parts
+
+
+def _missing(places: set[tuple[str, int]], owners: dict[tuple[str, int], UUID], errors: dict[UUID, str]) -> list[Unanswered]:
+    by_reason: dict[tuple[str, str], list[int]] = {}
+    for pool, partition in sorted(places):
+        owner = owners.get((pool, partition))
+        reason = (
+            "no owner with owner_entity_sql" if owner is None else errors.get(owner, f"worker {owner} did not answer in time")
+        )
+        by_reason.setdefault((pool, reason), []).append(partition)
+    return [Unanswered(pool, tuple(partitions), reason) for (pool, reason), partitions in by_reason.items()]
+
+
+async def _one_part(
+    site: Site, owner: UUID, type: str, plan: Plan, params: Any, tokens: Sequence[Token], patience: float
+) -> dict[str, Any] | Exception:
+    wait_for = [[entity_id(t.type, t.key), t.key, t.event_id] for t in tokens if t.type == type]
+    try:
+        if site.sql is not None and any(local.worker_id == owner for local in site.owners):
+            async with asyncio.timeout(patience):
+                return await site.sql.part(type, plan.partial, params, wait_for, patience)
+        request = {"type": type, "sql": plan.partial, "params": params, "tokens": wait_for, "patience": 0.7 * patience}
+        answer: dict[str, Any] = await ask(site, owner, PART, request, patience)
+        return answer
+    except (SqlError, HarvestError, TimeoutError) as exc:
+        if isinstance(exc, SqlOverrun) and exc.limit == "table_bytes":
+            return EntitySqlOff(exc.message)
+        return TimeoutError(f"worker {owner} did not answer in time") if isinstance(exc, TimeoutError) else exc
+
+
+# --- through the hub
+
+
+def pack(value: Any) -> str:
+    """Any values of SQL as a text that can travel in a NOTIFY."""
+    return base64.b85encode(zstandard.ZstdCompressor(level=1).compress(msgspec.msgpack.encode(value))).decode()
+
+
+def unpack(text: str) -> Any:
+    return msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(base64.b85decode(text), max_output_size=1 << 30))
+
+
+async def ask(site: Site, whom: UUID, name: str, request: dict[str, Any], patience: float) -> Any:
+    """Puts a question to one worker. Raises what it raised, `NoAnswer` after `patience` seconds."""
+    question = str(new_id())
+    waiter = site.router.waiter(ANSWER, question)
+    leave = site.router.subscribe(ANSWER, Pieces(lambda key, value: site.router.wake(ANSWER, key, value)).add)
+    try:
+        await send_pieces(site.db, ASK, question, dump(["", question, "", name, pack(request), str(whom)]))
+        await asyncio.wait({waiter}, timeout=patience)
+        if not waiter.done():
+            raise NoAnswer(f"worker {whom} did not answer within {patience:g} s")
+        kind, value = json.loads(waiter.result())
+        if kind == "stored":
+            value = await answers.take(site.db, UUID(question))
+        answer = unpack(value)
+    finally:
+        leave()
+        site.router.forget(ANSWER, question, waiter)
+    if "error" in answer:
+        raise _error(answer["error"])
+    return answer
+
+
+def _error(told: dict[str, Any]) -> Exception:
+    kind = _ERRORS.get(told["type"])
+    if kind is not None:
+        place = {"line": told.get("line"), "column": told.get("column")}
+        return (
+            SqlOverrun(told["message"], limit=told.get("limit", ""), **place)
+            if kind is SqlOverrun
+            else kind(told["message"], **place)
+        )
+    return _OURS.get(told["type"], HarvestError)(told["message"])
+
+
+SENT_AT_ONCE = 200_000
+"""Characters of an answer that travel as NOTIFYs; a longer one is stored for the one who asked."""
+
+
+async def reply(site: Site, question: str, name: str, input: str) -> None:
+    """The worker's side of `ask`."""
+    request, local = unpack(input), site.sql
+    try:
+        if local is None:
+            raise EntitySqlOff("this worker does not answer SQL over entities: owner_entity_sql is off")
+        if name == ONE:
+            answer = await local.one(request["type"], request["key"], request["sql"], request["params"])
+        else:
+            tokens, patience = request["tokens"], request["patience"]
+            answer = await local.part(request["type"], request["sql"], request["params"], tokens, patience)
+    except SqlError as exc:
+        answer = {
+            "error": {
+                "type": type(exc).__name__,
+                "message": exc.message,
+                "line": exc.line,
+                "column": exc.column,
+                "limit": getattr(exc, "limit", ""),
+            }
+        }
+    except HarvestError as exc:
+        answer = {"error": {"type": type(exc).__name__, "message": exc.message}}
+    text = pack(answer)
+    if len(text) <= SENT_AT_ONCE:
+        await send_pieces(site.db, ANSWER, question, dump(["result", text]))
+    else:
+        await answers.put(site.db, UUID(question), text)
+        await send_pieces(site.db, ANSWER, question, dump(["stored", ""]))
+
+
+__all__ = ["PARTITIONS", "EntityRows", "FleetRows", "Fresh", "Token", "Unanswered", "query_all", "query_one"]
