@@ -205,4 +205,7 @@ def params_of(params: Params) -> Any:
 
 
 def _base(value: Any) -> Any:
-    return next((kind(value) for kind in _BASES if isinstance(value, kind)), None)
+    for kind in _BASES:
+        if isinstance(value, kind):
+            return kind(value)  # type: ignore[arg-type]
+    return None

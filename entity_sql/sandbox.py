@@ -232,7 +232,7 @@ def prepared(sql: str) -> list[str]:
     connection.set_authorizer(guard.authorize)
     connection.set_exec_trace(lambda cursor, text, given: guard.traced(cursor, text, given) and False)
     try:
-        connection.execute(sql, apsw._null_bindings, can_cache=False)
+        connection.execute(sql, apsw._null_bindings, can_cache=False)  # type: ignore[attr-defined]
     except apsw.ExecTraceAbort:
         if guard.denied is not None:
             raise guard.denied from None

@@ -31,7 +31,7 @@ def split(sql: str) -> Plan:
     """Raises `Trouble` for what cannot be split, and says which part of it."""
     names = prepared(sql)  # SQLite has the first word on what is wrong with it, and on what its columns are called
     try:
-        tree = parse(_spelled(sql))
+        tree = _without_lambdas(parse(_spelled(sql)))
         _check(tree, sql)
         _expand(tree)
         if tree.args.get("group") or tree.args.get("having") or any(_aggregates(item) for item in tree.expressions):
@@ -64,6 +64,14 @@ def _spelled(sql: str) -> str:
                 pieces += [sql[at : follower.start], f"'$.\"{quoted}\"'"]
                 at = follower.end + 1
     return "".join(pieces) + sql[at:]
+
+
+def _without_lambdas(tree: Any) -> Any:
+    """Among the arguments of a function the parser takes `state -> '$.a'` for an anonymous function; here there are none."""
+    for found in list(tree.find_all(exp.Lambda)):
+        names = ", ".join(_text(name) for name in found.expressions)
+        found.replace(sqlglot.parse_one(f"SELECT {names} -> {_text(found.this)}", read="sqlite").expressions[0])
+    return tree
 
 
 def _check(tree: Any, sql: str) -> None:
@@ -379,7 +387,7 @@ def _over(node: Any, visit: Callable[[Any], Any]) -> Any:
 def _makes_json(node: Any) -> bool:
     if isinstance(node, exp.Paren):
         return _makes_json(node.this)
-    if isinstance(node, exp.JSONExtract) and not isinstance(node, exp.JSONExtractScalar):
-        return "->" in _text(node)
+    if isinstance(node, exp.JSONExtract):
+        return " -> " in _text(node)
     name = str(node.this).lower() if isinstance(node, exp.Anonymous) else ""
     return name in ("json", "json_array", "json_object", "json_set", "json_insert", "json_replace", "json_remove", "json_patch")

@@ -63,7 +63,7 @@ def _text(value: object) -> str:
     """Text that Postgres and JSON can hold."""
     try:
         text = str(value)
-    except Exception as exc:
+    except BaseException as exc:
         text = f"<{type(value).__name__}, whose text raised {type(exc).__name__}>"
     return text.replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode()
 

@@ -36,7 +36,7 @@ def check_queue(what: str, value: object) -> str:
 def shard_of(workflow_id: str, shards: int) -> int:
     """The shard of a run: that of its root, the part of the id before the first `/`. Children whose ids begin with their
     parent's (the default) are where their parent is."""
-    root = workflow_id.partition("/")[0]
+    root = workflow_id.partition("/")[0].removeprefix(ENTITY)
     digest = sha256(b"shard:" + root.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") % shards
 

@@ -36,7 +36,7 @@ from harvest.definitions.registry import definition_of
 from harvest.definitions.workflow import DEFINITION, MARK, WorkflowDefinition, json_args
 from harvest.entity import EntityCalls
 from harvest.errors import DefinitionError, HarvestError, PayloadError, WorkflowMisuse
-from harvest.ids import WORKFLOW_ID_CAP, check_name, check_priority, check_queue, is_entity
+from harvest.ids import ENTITY, WORKFLOW_ID_CAP, check_name, check_priority, check_queue, is_entity
 from harvest.payload.caps import INPUT_CAP, RESULT_CAP, SIGNAL_CAP
 from harvest.payload.convert import Converter
 
@@ -474,7 +474,7 @@ def _start_child(
 
     def make(seq: int) -> ev.ChildStarted:
         own = instance.info
-        child_id = id or f"{own.workflow_id}/{seq}-{own.seed & 0xFFFFFF:06x}"
+        child_id = id or f"{own.workflow_id.removeprefix(ENTITY)}/{seq}-{own.seed & 0xFFFFFF:06x}"
         return ev.ChildStarted(seq, child_id, name, raw, queue, parent_close, seconds("timeout", timeout), priority)
 
     future = instance.start_child(make, decode)
@@ -485,6 +485,8 @@ class ExternalHandle:
     """Another run, addressed by workflow id."""
 
     def __init__(self, workflow_id: str) -> None:
+        if is_entity(workflow_id):
+            raise WorkflowMisuse(f"{workflow_id!r} is an entity", hint="call an operation: workflow.entity(Type, key)")
         self.id = workflow_id
 
     async def signal(self, signal: Any, *args: Any) -> None:

@@ -100,7 +100,7 @@ class EntityHandle:
     async def _call(self, name: str, raw: msgspec.Raw, key: str | None, timeout: Span, raises: Any) -> msgspec.Raw:
         site = self._site
         site.check_home(self.id)
-        await site.check_type(self.address.pool, self.type)
+        await site.check_type(self.address.pool, self.type, entity=True)
         try:
             return await entities.call(site, self.address, name, raw, key, seconds("timeout", timeout) or 60.0)
         except Answer as bad:

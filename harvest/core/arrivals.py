@@ -108,6 +108,9 @@ def broke(run: Instance, arrival: ev.ActivityFailed | ev.ChildFailed | ev.Extern
 
 
 def signal(run: Instance, arrival: ev.SignalReceived) -> bool:
+    if hasattr(run, "admit"):
+        log.warning("entity %s: signal %r dropped, entities take operations", run.info.workflow_id, arrival.name)
+        return run.replaying
     handler = run.program.signal(arrival.name)
     if handler is None:
         receivers = run.receivers.get(arrival.name)

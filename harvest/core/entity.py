@@ -11,6 +11,8 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from itertools import islice
 from typing import Any, cast
 
 import msgspec
@@ -18,7 +20,8 @@ import msgspec
 from harvest.core import events as ev
 from harvest.core.arrivals import Rejected, no_continuing
 from harvest.core.instance import Instance, _close
-from harvest.core.program import ContinueAsNew, EntityProgram, OperationHandler, Program, RunInfo, Sealed
+from harvest.core.loop import STEPS_PER_DECISION
+from harvest.core.program import BrokenOff, EntityProgram, OperationHandler, Program, RunInfo, Sealed
 from harvest.core.replay import StoredDecision
 from harvest.errors import WorkflowMisuse
 from harvest.failure import Failure, failure_of
@@ -51,6 +54,7 @@ class Base(msgspec.Struct, gc=False):
     events: int = 0
     written: int = 0
     updated_us: int = 0
+    recorded: bool = False
 
 
 class Recorded(msgspec.Struct, gc=False):
@@ -87,16 +91,29 @@ class EntityInstance(Instance):
         self._operating: Any = None
         self._seq = base.seq
         self._since_events, self._since_bytes = base.events, base.written
-        self._recorded_once = stored is not None
+        self._recorded_once, self._began = base.recorded, stored is not None
         self.updated_us = base.updated_us
         self.main = self.loop.create_future()  # type: ignore[assignment]  # nothing runs between operations
 
     # --- what the kernel asks of any instance -------------------------------------------------------
 
     def _drain(self) -> None:
-        super()._drain()
+        self._turn()
         while not self.closed and self._advance():
+            self._turn()
+
+    def _turn(self) -> None:
+        """Code that never comes to rest fails its operation, not the entity."""
+        try:
             super()._drain()
+        except WorkflowMisuse as exc:
+            if self.current is None:
+                raise
+            self._budget = STEPS_PER_DECISION
+            if self._operation is not None:
+                _close(self._operation)
+                self._operation = None
+            self._fail(exc)
 
     @property
     def restless(self) -> bool:
@@ -147,6 +164,7 @@ class EntityInstance(Instance):
         self.current, self._handler = call, handler
         # An operation replays alone: whatever it can ask for starts with it.
         self._random = random.Random(f"{self.info.seed}/{call.update_id}")
+        self.loop.number_from(blake2b(f"{self.info.seed}/{call.update_id}".encode(), digest_size=5).digest())
         self.loop.epoch_us = self.now_us
         self.patches.clear()
         if call.name == DELETE:
@@ -159,36 +177,36 @@ class EntityInstance(Instance):
         if self.state is None:
             self.state = self.entity.load_state(self.data)
         self._operating = self.entity.bind(self.state)
+        context = self.loop.context.copy()
         try:
-            result = self.loop.context.run(handler.call, self._operating, *arguments)
-        except (Exception, ContinueAsNew) as exc:
+            result = context.run(handler.call, self._operating, *arguments)
+        except (Sealed, BrokenOff):
+            raise
+        except BaseException as exc:
             self._fail(exc)
             return
         if asyncio.iscoroutine(result):
-            self._operation = self.loop.create_task(result, name=f"operation-{call.name}", context=self.loop.context.copy())
+            self._operation = self.loop.create_task(_ended(result), name=f"operation-{call.name}", context=context)
         else:
             self._finish(result)
 
     def _end(self, task: asyncio.Task[Any]) -> None:
-        try:
-            result = task.result()
-        except Sealed:
-            raise
-        except (Exception, ContinueAsNew, asyncio.CancelledError) as exc:
-            self._fail(exc)
-            return
-        self._finish(result)
+        result = asyncio.CancelledError() if task.cancelled() else task.result()
+        if isinstance(result, BaseException):
+            self._fail(result)
+        else:
+            self._finish(result)
 
     def _finish(self, result: Any) -> None:
-        """The operation returned: what it leaves has to be a state that can be read back."""
+        """The operation returned: what it leaves has to be a state that comes back as it is."""
         self._clear_away()
         assert self._handler is not None
         try:
             raw = self._handler.encode(result)
-            state = self.entity.state_of(self._operating)
-            data = self.entity.dump_state(state)
-            if data != self.data:
-                state = self.entity.load_state(data)
+            left = self.entity.state_of(self._operating)
+            data = self.entity.dump_state(left)
+            state = self.entity.load_state(data)
+            self.entity.check_same(left, state)
         except Exception as exc:
             self._fail(exc)
             return
@@ -221,6 +239,8 @@ class EntityInstance(Instance):
         assert call is not None
         self._clear_away()
         failure = failure_of(no_continuing(exc))
+        if self._handler is not None:
+            failure = self._handler.declared(exc, failure)
         self._commands.append(ev.OperationFailed(call.update_id, failure, self._seq, call.caller))
         self._note(400 + len(call.input))
         self.state = None
@@ -271,15 +291,29 @@ class EntityInstance(Instance):
     def _state_is_due(self) -> bool:
         if not self._recorded_once:
             return self._since_events > 0 and not self.waiting
-        return self._since_events >= RECORD_EVENTS or self._since_bytes >= max(RECORD_BYTES, 2 * len(self.data))
+        # What waits is recorded, too: the more it is, the rarer.
+        size = len(self.data) + sum(len(call.input) for call, _, _ in islice(self.waiting, 1_000))
+        return self._since_events >= max(RECORD_EVENTS, 2 * len(self.waiting)) or self._since_bytes >= max(
+            RECORD_BYTES, 2 * size
+        )
 
     def _end_of_turn(self) -> None:
-        if self.replaying or self.closed or self.current is not None or not (self._state_is_due or not self._recorded_once):
+        if self.replaying or self.closed:
+            return
+        if self.current is not None:
+            if not self._began:  # whoever replays it begins with this state, whatever a new one is made of by then
+                self._began, self.recorded_version = True, self.entity.version
+                self._commands.insert(0, ev.EntityCreated(msgspec.Raw(self.data), self.entity.version))
+            return
+        if not self._began and not self._since_events:
+            self.close_with(ev.RunCompleted())  # all that was asked of it was refused: it does not come about
+            return
+        if self._recorded_once and not self._state_is_due:
             return
         waiting = tuple(call for call, _, _ in self.waiting)
         self._commands.append(ev.StateRecorded(msgspec.Raw(self.data), self.entity.version, self._seq, waiting))
         self.recorded_version = self.entity.version
-        self._recorded_once = True
+        self._recorded_once = self._began = True
         self._since_events = self._since_bytes = 0
 
     # --- reading ------------------------------------------------------------------------------------------
@@ -296,9 +330,10 @@ class EntityInstance(Instance):
         else:
             state = self.state = self.entity.load_state(self.data) if self.state is None else self.state
         target = self.entity.bind(state)
+        before = self.entity.dump_state(state)
         answer = self._reading(lambda: handler.encode(handler.invoke(target, input)))
         try:
-            unchanged = self.entity.dump_state(self.entity.state_of(target)) == self.data
+            unchanged = self.entity.dump_state(self.entity.state_of(target)) == before
         except Exception:
             unchanged = False
         if not unchanged:
@@ -306,6 +341,16 @@ class EntityInstance(Instance):
                 self.state = None
             raise WorkflowMisuse(f"query {name!r} of entity {self.info.type!r} changed the state", hint="make it an operation")
         return answer
+
+
+async def _ended(operation: Any) -> Any:
+    """What an operation returned or raised. Nothing it raises may reach the loop: it is its caller's to hear of."""
+    try:
+        return await operation
+    except (Sealed, BrokenOff):
+        raise
+    except BaseException as exc:
+        return exc
 
 
 class Folded(msgspec.Struct, gc=False):
@@ -323,10 +368,10 @@ History = Sequence[tuple[list[ev.Arrival], list[ev.Command]]]
 
 def fold(program: EntityProgram, decisions: History, times: Sequence[int]) -> Folded:
     """Adds up what the completed operations changed. `base.waiting` are the calls that arrived no later than `at`."""
-    fields: Fields = _fields.decode(program.initial())
+    fields: Fields = {}
     version, seq, events, written, changed = None, 0, 0, 0, times[0] if times else 0
     waiting: deque[ev.OperationCalled] = deque()
-    found = Folded(Base(b""))
+    found, recorded = Folded(Base(b"")), False
     first = max((n for n, (_, commands) in enumerate(decisions) if _records(commands)), default=0)
     for number, (arrivals, commands) in enumerate(decisions[first:], first):
         waiting += [arrival for arrival in arrivals if isinstance(arrival, ev.OperationCalled)]
@@ -335,7 +380,10 @@ def fold(program: EntityProgram, decisions: History, times: Sequence[int]) -> Fo
                 continue  # it is in the state that was recorded at the end of this decision
             if isinstance(command, ev.StateRecorded):
                 fields, version, events, written = _fields.decode(command.state), command.version, 0, 0
-                waiting, changed = deque(command.waiting), times[number]
+                waiting, changed, recorded = deque(command.waiting), times[number], True
+            elif isinstance(command, ev.EntityCreated):
+                fields, version = _fields.decode(command.state), command.version
+                continue
             elif isinstance(command, (ev.OperationCompleted, ev.OperationFailed)):
                 waiting.popleft()  # they end in the order in which they came
                 events += 2
@@ -350,7 +398,8 @@ def fold(program: EntityProgram, decisions: History, times: Sequence[int]) -> Fo
             seq = command.seq
             found.at, found.command, found.rested = number, index + 1, isinstance(command, ev.StateRecorded)
             found.base.waiting = tuple(waiting)
-    found.base = Base(msgspec.json.encode(fields), version, seq, found.base.waiting, events, written, changed)
+    data = program.initial() if version is None else msgspec.json.encode(fields)
+    found.base = Base(data, version, seq, found.base.waiting, events, written, changed, recorded)
     return found
 
 
@@ -389,7 +438,9 @@ def rebuild(
         instance.activate(stored[found.at].at_us, [], commands[found.command :])
     for number in range(found.at + 1, len(stored)):
         instance.events = stored[number].first_event_id - 1
-        instance.activate(stored[number].at_us, *decisions[number])
+        arrivals, commands = decisions[number]
+        asked: list[ev.Command] = [command for command in commands if not isinstance(command, ev.EntityCreated)]
+        instance.activate(stored[number].at_us, arrivals, asked)
     instance.replaying = False
     instance.events = _last_event(stored, decisions)
     return instance

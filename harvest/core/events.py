@@ -277,6 +277,13 @@ class OperationFailed(UpdateFailed, frozen=True, tag=True, omit_defaults=True, g
     caller: Caller | None = None
 
 
+class EntityCreated(Event, frozen=True, tag=True, omit_defaults=True, gc=False):
+    """The state with which an entity began whose first operation takes longer than one decision."""
+
+    state: msgspec.Raw
+    version: int
+
+
 class StateRecorded(Event, frozen=True, tag=True, omit_defaults=True, gc=False):
     """The whole state of an entity between two operations: a replay begins here. `waiting` are calls not begun yet."""
 
@@ -335,6 +342,7 @@ Command = Union[
     EntityCallSent,
     OperationCompleted,
     OperationFailed,
+    EntityCreated,
     StateRecorded,
     AttributesUpserted,
     RunCompleted,

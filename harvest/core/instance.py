@@ -366,7 +366,8 @@ class Instance:
 
     def call_path(self) -> tuple[str, ...]:
         """Who waits for what is called now."""
-        return (self.info.workflow_id,)
+        parent = self.info.parent_workflow_id
+        return (self.info.workflow_id,) if parent is None else (parent, self.info.workflow_id)
 
     def wait_cancelled(self, future: EngineFuture) -> None:
         """User code gave up waiting: what is under way is asked to stop (what was not sent never leaves)."""

@@ -184,6 +184,10 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._number += 1
         return self._number
 
+    def number_from(self, start: bytes) -> None:
+        """Numbers are given out from here on: what begins now can be replayed alone."""
+        self._number = int.from_bytes(start, "big")
+
     # --- scheduling
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]

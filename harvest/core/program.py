@@ -7,10 +7,15 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from harvest.core import events as ev
+from harvest.failure import Failure
 
 
 class Sealed(BaseException):
     """Thrown into the tasks of a run that leaves memory. Workflow code must not catch it."""
+
+
+class BrokenOff(BaseException):
+    """Thrown into code by the engine to end the decision, whatever the code is doing."""
 
 
 class ContinueAsNew(BaseException):
@@ -59,6 +64,8 @@ class OperationHandler(Protocol):
 
     def encode(self, value: Any) -> msgspec.Raw: ...
 
+    def declared(self, exc: BaseException, failure: Failure) -> Failure: ...
+
 
 @runtime_checkable
 class EntityProgram(Protocol):
@@ -75,6 +82,8 @@ class EntityProgram(Protocol):
     def load_state(self, data: bytes) -> Any: ...
 
     def dump_state(self, state: Any) -> bytes: ...
+
+    def check_same(self, left: Any, loaded: Any) -> None: ...
 
     def upgrade(self, data: bytes, version: int) -> bytes: ...
 

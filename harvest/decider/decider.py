@@ -28,7 +28,7 @@ from harvest.decider.prune import Pruner
 from harvest.decider.shelf import Shelf
 from harvest.decider.strikes import Strikes
 from harvest.decider.timers import Timers
-from harvest.decisions.answers import Undelivered
+from harvest.decisions.answers import Admitted, Undelivered
 from harvest.decisions.decide import ENDING, Draft, decide, needs_its_row
 from harvest.decisions.ports import Hands, Holdings
 from harvest.decisions.residents import Residents
@@ -206,8 +206,10 @@ class Decider(Service):
         refuse(run.launch_ack, lost)
         for delivery in run.queue:
             delivery.refuse(lost)
+        # A launch that came to nothing has no history; while a commit is on its way nobody knows yet, and who asks will look.
+        in_history = not run.busy and run.launch is None
         for future in run.updates.values():
-            refuse(future, lost)
+            refuse(future, Admitted("another worker will answer it") if in_history else lost)
         refuse_questions(run, lost)
         run.queue.clear()
         run.updates.clear()
@@ -230,6 +232,9 @@ class Decider(Service):
 
     def knows(self, workflow: str) -> bool:
         return workflow in self.registry.workflows
+
+    def keeps(self, type: str) -> bool:
+        return type in self.registry.entities
 
     def holds(self, workflow_id: str) -> UUID | None:
         """The open run of this id when it is in memory and has no unread mail: what may be offered directly."""
@@ -484,7 +489,7 @@ class Decider(Service):
                 resolve(run.launch_ack)
                 for delivery in draft.deliveries:
                     if isinstance(delivery.arrival, UpdateAdmitted):
-                        refuse(delivery.ack, Undelivered("the answer will be in history"))
+                        refuse(delivery.ack, Admitted("the answer will be in history"))
                     else:
                         resolve(delivery.ack)
                 continue

@@ -10,6 +10,10 @@ class Undelivered(HarvestError):
     """A direct delivery did not become durable; the caller uses the mailbox instead."""
 
 
+class Admitted(Undelivered):
+    """The owner went away with an update that history has: whoever owns the run now will answer it there."""
+
+
 class Answer(HarvestError):
     """An update's bad end, as a failure; `rejected` when the validator refused it."""
 

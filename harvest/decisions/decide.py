@@ -125,6 +125,8 @@ def decide(run: Run, now_us: int, mode: str, reserve: Reserve) -> Draft | None:
     in the run's queue.
     """
     deliveries = gather(run, now_us)
+    if run.instance is not None:
+        now_us = max(now_us, run.instance.now_us)  # what the code saw is what history says, also where a clock stepped back
     ending = engine_ending(run, deliveries, now_us)
     draft = Draft(run, now_us, deliveries, mode)
     if ending is not None:

@@ -17,11 +17,12 @@ from harvest.core.replay import StoredDecision, replay_decision
 from harvest.decisions.run import Delivery, Parent, Run
 from harvest.definitions.entity import EntityDefinition
 from harvest.definitions.registry import Registry
+from harvest.errors import WorkflowMisuse
 from harvest.failure import decode_failure
 from harvest.hub import activity_tasks, executions, history, messages, workflow_tasks
 from harvest.hub.database import Database, Row
 from harvest.hub.workflow_tasks import STRIKES
-from harvest.ids import queue_of
+from harvest.ids import is_entity, queue_of
 
 
 @dataclass(slots=True)
@@ -173,6 +174,8 @@ def rebuild(run: Run, decisions: list[StoredDecision], registry: Registry, check
     if info is None:
         raise RuntimeError("describe_run comes first")
     program = registry.workflow(info.type)
+    if isinstance(program, EntityDefinition) is not is_entity(info.workflow_id):
+        raise WorkflowMisuse(f"run {info.workflow_id!r} is of type {info.type!r}, which is {program!r}")
     if isinstance(program, EntityDefinition):
         return _rebuild_entity(run, program, info, decisions, check)
     instance = Instance(info, program, check_activity=check)

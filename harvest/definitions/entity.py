@@ -54,6 +54,14 @@ class OperationDefinition:
     def encode(self, value: Any) -> msgspec.Raw:
         return self.signature.encode_result(value)
 
+    def declared(self, exc: BaseException, failure: Failure) -> Failure:
+        """A subclass of a declared error goes by the name that callers know."""
+        if failure.type not in [kind.__name__ for kind in self.raises]:
+            for kind in self.raises:
+                if isinstance(exc, kind):
+                    return msgspec.structs.replace(failure, type=kind.__name__)
+        return failure
+
     def error_of(self, failure: Failure) -> Exception:
         """What a caller gets: one of `raises` where the type is among them, else `OperationFailed`."""
         return operation_error(self.name, failure, self.raises)
@@ -91,7 +99,6 @@ class EntityDefinition:
         self.queries: dict[str, HandlerDefinition] = {}
         self.upgrader: Callable[[dict[str, Any], int], dict[str, Any]] | None = None
         self._converter: Converter | None = None
-        self._default = b""
         self._check_init()
         self._collect()
 
@@ -160,12 +167,12 @@ class EntityDefinition:
             ) from exc
         self._converter = converter
         try:
-            self._default = self.dump_state(first)
-            self.load_state(self._default)
+            default = self.dump_state(first)
+            self.check_same(first, self.load_state(default))
         except PayloadError as exc:
             self._converter = None
             raise DefinitionError(f"entity {self.name!r}: its first state does not survive JSON: {exc}") from exc
-        fields = set(json.loads(self._default)) | set(getattr(kind, "model_fields", ()))
+        fields = set(json.loads(default)) | set(getattr(kind, "model_fields", ()))
         for field in self.indexes:
             if field.partition(".")[0] not in fields:
                 raise DefinitionError(f"entity {self.name!r}: indexes names {field!r}, the state has {sorted(fields)}")
@@ -175,8 +182,7 @@ class EntityDefinition:
     # --- the kernel's side --------------------------------------------------------------------------
 
     def initial(self) -> bytes:
-        self.prepare()
-        return self._default
+        return self.dump_state(self.converter().annotation())
 
     def converter(self) -> Converter:
         self.prepare()
@@ -184,7 +190,20 @@ class EntityDefinition:
         return self._converter
 
     def load_state(self, data: bytes) -> Any:
-        return self.converter().load(data, f"state of entity {self.name!r}")
+        return self.converter().load_whole(data, f"state of entity {self.name!r}")
+
+    def check_same(self, left: Any, loaded: Any) -> None:
+        """Raises `PayloadError` for a state that would come back as another one: nothing may be lost on the way."""
+        if left == loaded:
+            return
+        names = getattr(type(left), "model_fields", None) or getattr(type(left), "__dataclass_fields__", None) or {}
+        lost = [name for name in names if getattr(left, name, None) != getattr(loaded, name, None)]
+        raise PayloadError(
+            f"state of entity {self.name!r}",
+            f"{', '.join(lost) or type(left).__name__} would not come back as it is: "
+            + "; ".join(f"{name} {getattr(left, name)!r:.60} as {getattr(loaded, name)!r:.60}" for name in lost[:3]),
+            hint="keep what JSON and the annotations can hold; private attributes are not kept",
+        )
 
     def dump_state(self, state: Any) -> bytes:
         """Raises `PayloadError` for a state that is not of its type, `PayloadTooLarge` over the cap."""
@@ -201,7 +220,10 @@ class EntityDefinition:
                 hint="deploy the newer code again",
             )
         assert self.upgrader is not None
-        stored = self.upgrader(json.loads(data), version)
+        try:
+            stored = self.upgrader(json.loads(data), version)
+        except BaseException as exc:
+            raise DefinitionError(f"entity {self.name!r}: its upgrade from version {version} raised {exc!r:.200}") from exc
         try:
             text = json.dumps(stored, allow_nan=False).encode()
         except (TypeError, ValueError) as exc:

@@ -91,7 +91,7 @@ def _addressees(chosen: list[str]) -> list[str]:
 
 def statements_to_prepare() -> list[Query]:
     """Each section alone, and all of them: what the test of all queries prepares."""
-    alone = [statement(bit | (BITS["closes"] if name == "starts" else 0)) for name, bit in BITS.items()]
+    alone = [statement(bit | (BITS["closes"] if name in ("starts", "opens") else 0)) for name, bit in BITS.items()]
     claimed = [statement(BITS[name], by_claim=True) for name in ("claimed_decisions", "parks")]
     return [*alone, statement(sum(BITS.values())), *claimed]
 
@@ -155,7 +155,7 @@ async def commit(session: Session, tenure: Tenure, batch: Batch) -> Committed:
     mask = 0
     named: dict[str, Any] = {}
     rows = batch.rows
-    if "starts" in rows and "closes" not in rows:
+    if ("starts" in rows or "opens" in rows) and "closes" not in rows:
         rows["closes"] = []
     if "parks" in rows:
         rows["parks"].sort(key=itemgetter(0))  # pokes lock in the same order: no deadlock

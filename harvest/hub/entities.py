@@ -9,6 +9,8 @@ from harvest.hub.database import Row, Runs
 from harvest.hub.queries import queries
 
 _Q = queries("entities")
+KEEP = 60.0
+"""Seconds that decisions are kept which no cold load reads any more."""
 
 
 async def listing(db: Runs, type: str, *, prefix: str = "", after: str = "", size: int = 200) -> Sequence[Row]:
@@ -62,7 +64,7 @@ async def responder(db: Runs, pool: str, partition: int, type: str) -> UUID | No
 
 async def prune(db: Runs, below: dict[UUID, int]) -> None:
     """Deletes the decisions of each entity before the given one."""
-    await db.fetch(_Q["prune"], execution_ids=list(below), belows=list(below.values()))
+    await db.fetch(_Q["prune"], execution_ids=list(below), belows=list(below.values()), keep=KEEP)
 
 
 async def put_away(db: Runs) -> None:

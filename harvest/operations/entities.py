@@ -15,16 +15,16 @@ import msgspec
 
 from harvest.core.entity import GONE
 from harvest.core.events import OperationCalled, encode_event
-from harvest.decisions.answers import Answer, Undelivered
+from harvest.decisions.answers import Admitted, Answer, Undelivered
 from harvest.decisions.run import Delivery
-from harvest.errors import NoAnswer, WorkflowNotFound
+from harvest.errors import NoAnswer, PayloadError, WorkflowNotFound
 from harvest.hub import executions, messages
 from harvest.hub.messages import Mail
 from harvest.ids import new_id, partition_of
 from harvest.operations.message import put
 from harvest.operations.site import LocalOwner, Site
 from harvest.operations.start import new_run
-from harvest.operations.update import answer_of_mail, recorded
+from harvest.operations.update import answer_of_mail, recorded, unpack
 
 ANONYMOUS = "~"
 """Calls without an idempotency key have one of ours that begins with this; their answers are not kept for long."""
@@ -60,13 +60,34 @@ async def call(site: Site, to: Address, name: str, input: msgspec.Raw, key: str 
 
 async def _once(site: Site, to: Address, name: str, input: msgspec.Raw, key: str | None, patience: float) -> msgspec.Raw:
     call_id = key if key is not None else f"{ANONYMOUS}{new_id().hex}"
-    if key is None:
+    if key is not None:
+        answered = await _answered_before(site, to, name, key)
+        if answered is not None:
+            return answered
+    else:
         direct = await _directly(site, to, OperationCalled(call_id, name, input), patience)
         if direct is not None:
             return direct
     mail = Mail(new_id(), to.workflow_id, "update", name, call_id, encode_event(OperationCalled(call_id, name, input)))
     known = await _put(site, to, mail)
     return await answer_of_mail(site, mail, patience, known=known)
+
+
+async def _answered_before(site: Site, to: Address, name: str, key: str) -> msgspec.Raw | None:
+    """What this key was answered with, perhaps in an earlier life of the entity: a key acts once (E-2)."""
+    known = await messages.by_key(site.db, workflow_id=to.workflow_id, kind="update", key=key)
+    if known is None:
+        return None
+    if known["name"] != name:
+        raise PayloadError("idempotency_key", f"{key!r} was given to operation {known['name']!r}, this is {name!r}")
+    if known["reply"] is None:
+        return None
+    try:
+        return unpack(known["reply"])
+    except Answer as bad:
+        if bad.failure.type == GONE:
+            return None
+        raise
 
 
 async def _directly(site: Site, to: Address, call: OperationCalled, patience: float) -> msgspec.Raw | None:
@@ -84,8 +105,9 @@ async def _directly(site: Site, to: Address, call: OperationCalled, patience: fl
             f"operation {call.name!r} of {to.type} {to.key!r} was not answered within {patience:g} s; it may still be done",
             hint="give an idempotency_key to make calling again safe",
         ) from None
-    except Undelivered:
-        return await recorded(site, execution_id, call.name, call.update_id, patience)
+    except Undelivered as exc:
+        admitted = isinstance(exc, Admitted)
+        return await recorded(site, execution_id, call.name, call.update_id, patience, admitted=admitted)
 
 
 async def _hand_over(site: Site, to: Address, delivery: Delivery) -> UUID | None:

@@ -15,11 +15,11 @@ import msgspec
 from harvest.core.events import Arrival, CancelRequested, SignalReceived, TerminateRequested, encode_event
 from harvest.decisions.answers import Undelivered
 from harvest.decisions.run import Delivery
-from harvest.errors import NoAnswer, WorkflowNotFound
+from harvest.errors import NoAnswer, WorkflowMisuse, WorkflowNotFound
 from harvest.hub import executions
 from harvest.hub.database import Row
 from harvest.hub.messages import Mail
-from harvest.ids import new_id, partition_of
+from harvest.ids import is_entity, new_id, partition_of
 from harvest.operations.follow import closed_within
 from harvest.operations.site import Site
 
@@ -85,12 +85,22 @@ async def put(site: Site, mail: Mail) -> Row | None:
     return None
 
 
+def check_workflow(workflow_id: str, what: str) -> None:
+    """Raises `WorkflowMisuse` for a request that only workflows understand."""
+    if is_entity(workflow_id):
+        raise WorkflowMisuse(
+            f"{workflow_id!r} is an entity: it takes no {what}", hint="call an operation: client.entity(Type, key)"
+        )
+
+
 async def signal(site: Site, workflow_id: str, name: str, input: msgspec.Raw, key: str | None) -> UUID:
+    check_workflow(workflow_id, "signals")
     return await deliver(site, workflow_id, "signal", name, SignalReceived(name, input, key), key)
 
 
 async def cancel(site: Site, workflow_id: str, reason: str) -> UUID:
     """Asks the run to cancel; returns once the request is durable."""
+    check_workflow(workflow_id, "cancel requests")
     return await deliver(site, workflow_id, "cancel", None, CancelRequested(reason))
 
 

@@ -39,6 +39,9 @@ class LocalOwner(Protocol):
 
     def knows(self, workflow: str) -> bool: ...
 
+    def keeps(self, type: str) -> bool:
+        """True for a type of entities."""
+
     def owns(self, workflow_id: str) -> bool: ...
 
     def holds(self, workflow_id: str) -> UUID | None:
@@ -93,7 +96,7 @@ class Site:
         self.latest: Coalescer[str, Row | None] = Coalescer(self._latest_of)
         self.outcomes: Coalescer[UUID, Row | None] = Coalescer(self._outcomes_of)
         self.replies: Coalescer[UUID, str | None] = Coalescer(self._replies_of)
-        self._known_types: set[tuple[str, str]] = set()
+        self._known_types: set[tuple[str, str, bool]] = set()
         self.router.subscribe(CLOSED, self._closed)
         self.router.subscribe(REPLY, self._replied)
         self.router.subscribe(SWITCH, self.in_mode)
@@ -167,17 +170,20 @@ class Site:
         else:
             self.notifier.decide(pool, execution_id, partition)
 
-    async def check_type(self, pool: str, workflow: str) -> None:
-        """Raises `UnknownWorkflowError` when workers serve the queue and none of them knows the type.
+    async def check_type(self, pool: str, workflow: str, *, entity: bool = False) -> None:
+        """Raises `UnknownWorkflowError` when workers serve the queue and none of them knows the type, or not as an entity.
 
         With no worker alive the start is accepted: one that knows it may come.
         """
-        key = (pool, workflow)
+        key = (pool, workflow, entity)
         if key in self._known_types:
             return
-        if not any(owner.pool == pool and owner.knows(workflow) for owner in self.owners):
+        local = [owner for owner in self.owners if owner.pool == pool and owner.knows(workflow)]
+        if not any(owner.keeps(workflow) is entity for owner in local):
             live = await workers.live(self.db, pool)
-            names: set[str] = {name for row in live for name in json.loads(row["definitions"]).get("workflows", ())}
+            known = [json.loads(row["definitions"]) for row in live]
+            kept = {name for names in known for name in names.get("entities", ())}
+            names = kept if entity else {name for each in known for name in each.get("workflows", ())} - kept
             if live and workflow not in names:
                 raise UnknownWorkflowError(workflow, f"the {len(live)} worker(s) of queue {pool!r}", sorted(names))
             if not live:

@@ -8,14 +8,14 @@ from uuid import UUID
 import msgspec
 
 from harvest.core.events import UpdateAdmitted, UpdateCompleted, UpdateFailed, encode_event
-from harvest.decisions.answers import Answer, Undelivered
+from harvest.decisions.answers import Admitted, Answer, Undelivered
 from harvest.errors import NoAnswer, WorkflowNotFound
 from harvest.failure import Failure
 from harvest.hub import history, messages
 from harvest.hub.messages import Mail
 from harvest.ids import new_id
 from harvest.operations.follow import LOOK_EVERY
-from harvest.operations.message import offer, put
+from harvest.operations.message import check_workflow, offer, put
 from harvest.operations.site import Site
 from harvest.wakes.topics import REPLY, reply_key
 
@@ -32,6 +32,7 @@ async def update(
     site: Site, workflow_id: str, name: str, input: msgspec.Raw, update_id: str | None, patience: float
 ) -> msgspec.Raw:
     """The handler's result as JSON. Raises `Answer` for a bad end, `NoAnswer` after `patience` seconds."""
+    check_workflow(workflow_id, "updates")
     if update_id is None:
         update_id = str(new_id())
         direct = await _directly(site, workflow_id, name, input, update_id, patience)
@@ -58,17 +59,20 @@ async def _directly(
         return answer
     except TimeoutError:
         raise NoAnswer(f"update {name!r} of {workflow_id!r} was not answered within {patience:g} s") from None
-    except Undelivered:
-        return await recorded(site, execution_id, name, update_id, patience)
+    except Undelivered as exc:
+        return await recorded(site, execution_id, name, update_id, patience, admitted=isinstance(exc, Admitted))
 
 
-async def recorded(site: Site, execution_id: UUID, name: str, update_id: str, patience: float) -> msgspec.Raw | None:
-    """The owner went away. None when history does not know the update; else the answer that history will have."""
+async def recorded(
+    site: Site, execution_id: UUID, name: str, update_id: str, patience: float, *, admitted: bool
+) -> msgspec.Raw | None:
+    """The owner went away. None when history does not know the update (which is not to be believed when it was `admitted`:
+    it may wait within a recorded state); else the answer that history will have."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience
     while True:
         events = await history.of_update(site.db, execution_id, update_id)
-        if not events:
+        if not events and not admitted:
             return None
         for event in events:
             if isinstance(event, UpdateCompleted):
@@ -99,7 +103,7 @@ async def answer_of_mail(site: Site, mail: Mail, patience: float, *, known: bool
         try:
             raw = await site.replies.submit(message_id)
             if raw is not None:
-                return _unpack(raw)
+                return unpack(raw)
             left = deadline - loop.time()
             if left <= 0:
                 raise NoAnswer(
@@ -111,7 +115,7 @@ async def answer_of_mail(site: Site, mail: Mail, patience: float, *, known: bool
             site.router.forget(REPLY, key, waiter)
 
 
-def _unpack(raw: str) -> msgspec.Raw:
+def unpack(raw: str) -> msgspec.Raw:
     reply = msgspec.json.decode(raw, type=Reply)
     if reply.failure is not None:
         raise Answer(reply.failure)

@@ -11,13 +11,15 @@ import traceback
 from types import FrameType
 from typing import Any
 
+from harvest.core.program import BrokenOff
+
 PATIENCE = 2.0
 """Seconds after which code that holds the loop is named."""
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _LIBRARY = tuple({sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platlib") + os.sep, "<frozen"})
 
 
-class LoopStuck(BaseException):
+class LoopStuck(BrokenOff):
     """Raised inside code that held the loop for a whole lease. Only the decision fails."""
 
 

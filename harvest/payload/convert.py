@@ -74,10 +74,17 @@ class Converter:
     def dump_whole(self, value: Any, where: str, cap: int) -> msgspec.Raw:
         """`dump` of a value that was changed in place: what does not fit its annotation is found when it is read back."""
         try:
-            raw = self._dump(value, warnings="error", round_trip=True)
+            raw = self._dump(value, warnings="error", round_trip=True, by_alias=False)
         except (PydanticSerializationError, ValueError, TypeError, AttributeError, RecursionError) as exc:
             raise PayloadError(where, f"cannot be written as JSON: {exc}", hint="pass plain data, not objects") from None
         return msgspec.Raw(check_size(where, raw, cap))
+
+    def load_whole(self, data: bytes, where: str) -> Any:
+        """What `dump_whole` wrote: fields have their own names there, not their aliases."""
+        try:
+            return self._load(data, by_alias=False, by_name=True)
+        except ValidationError as exc:
+            raise PayloadError(where, problem_of(exc)) from None
 
     def load(self, raw: msgspec.Raw | bytes | str, where: str) -> Any:
         try:

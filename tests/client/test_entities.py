@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import uuid
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SecretStr
 
 from harvest import ApplicationError, activity, entity, workflow
 from harvest.errors import (
@@ -21,6 +23,7 @@ from harvest.errors import (
     UnknownHandlerError,
     UnknownWorkflowError,
     WorkflowFailedError,
+    WorkflowMisuse,
 )
 from harvest.hub.queries import Query
 
@@ -340,8 +343,9 @@ async def test_what_an_operation_does_not_wait_for_ends_with_it(caller, worker):
             await asyncio.sleep(0.02)
 
 
-async def test_history_stays_bounded(client, remote, worker):
+async def test_history_stays_bounded(client, remote, worker, monkeypatch):
     """E-2, and flat cost: what a cold load reads does not grow with age."""
+    monkeypatch.setattr("harvest.hub.entities.KEEP", 0.0)
     async with worker(Cart, price, charge):
         cart = client.entity(Cart, "k")
         for _ in range(1_500):
@@ -384,3 +388,211 @@ async def test_terminate_answers_everybody(client, remote, worker):
         with pytest.raises(EntityNotFound):
             await cart.state()
         assert await cart.call(Cart.add, Line(sku="a", quantity=1)) == 1
+
+
+async def test_deletes_and_calls_of_workflows_in_one_commit(client, remote, worker):
+    """However calls and ends meet in a batch: each call is answered."""
+
+    @workflow.defn
+    async def churn(n: int) -> int:
+        done = 0
+        for m in range(4):
+            cart = workflow.entity(Cart, f"k{(n + m) % 3}")
+            if (n + m) % 4 == 0:
+                await cart.delete()
+            elif (n + m) % 4 == 1:
+                await cart.call(Cart.close)
+            else:
+                await cart.call(Cart.add, Line(sku="a", quantity=1))
+            done += 1
+        return done
+
+    async with worker(Cart, churn, price, charge):
+        runs = [await client.start(churn, n, id=f"w{n}") for n in range(20)]
+        assert await asyncio.gather(*(run.result(timeout=30) for run in runs)) == [4] * 20
+
+
+async def test_a_call_survives_its_worker_and_acts_once(client, remote, dsn, worker):
+    """Direct calls that wait when their worker hands over are answered by the next one, not made again."""
+    import harvest
+
+    slow = [Line(sku=f"{n}" + "x" * 9_000, quantity=1) for n in range(12)]
+    async with harvest.connect(dsn) as second:
+        first = worker(Cart, price, charge)
+        await first.__aenter__()
+        cart = client.entity(Cart, "k")
+        sleeping = asyncio.create_task(cart.call(Cart.sleep, 0.3))
+        calls = [asyncio.create_task(cart.call(Cart.add, line)) for line in slow]
+        await asyncio.sleep(0.05)
+        from harvest import Worker
+
+        async with Worker(second, definitions=[Cart, price, charge]):
+            await first.stop()
+            await sleeping
+            assert sorted(await asyncio.gather(*calls)) == list(range(1, 13))
+            assert len((await remote.entity(Cart, "k").state()).lines) == 12
+
+
+async def test_a_key_outlives_the_entity_and_belongs_to_one_operation(caller, worker):
+    async with worker(Cart, price, charge):
+        cart = caller.entity(Cart, "k")
+        line = Line(sku="a", quantity=1)
+        assert await cart.call(Cart.add, line, idempotency_key="one") == 1
+        with pytest.raises(PayloadError, match="was given to operation 'add', this is 'close'"):
+            await cart.call(Cart.close, idempotency_key="one")
+        assert await cart.call(Cart.close, idempotency_key="two") == "k"
+        assert await cart.call(Cart.add, line) == 1
+        assert await cart.call(Cart.close, idempotency_key="two") == "k"
+        assert await cart.call(Cart.add, line, idempotency_key="one") == 1
+        assert len((await cart.state()).lines) == 1
+
+
+async def test_what_is_no_entity_and_no_workflow(caller, worker):
+    async with worker(Cart, shop, price, charge):
+        with pytest.raises(UnknownWorkflowError):
+            await caller.start("Cart", id="x:k")
+        with pytest.raises(UnknownWorkflowError):
+            await caller.entity("shop", "k").call("add")
+        cart = caller.entity(Cart, "k")
+        await cart.call(Cart.add, Line(sku="a", quantity=1))
+        run = caller.handle(cart.id)
+        for request in (run.signal("x", 1), run.update("x", 1), run.cancel()):
+            with pytest.raises(WorkflowMisuse, match="is an entity"):
+                await request
+
+
+async def test_a_refused_call_creates_nothing(caller, worker):
+    async with worker(Cart, price, charge):
+        with pytest.raises(OperationRejected):
+            await caller.entity("Cart", "zz").call("nope")
+        assert [e async for e in caller.entities(Cart)] == []
+        with pytest.raises(EntityNotFound):
+            await caller.entity(Cart, "zz").state()
+
+
+class Odd(BaseModel):
+    n: int = Field(0, alias="N")
+    limit: float | None = None
+    tags: set[str] = set()
+    born: str = Field(default_factory=lambda: uuid.uuid4().hex)
+    secret: SecretStr = SecretStr("")
+    _hidden: int = 0
+
+
+seen: contextvars.ContextVar[int] = contextvars.ContextVar("seen", default=0)
+
+
+@entity.defn
+class Strange:
+    state: Odd
+
+    @entity.operation
+    def count(self) -> tuple[int, str]:
+        self.state.n += 1
+        return self.state.n, self.state.born
+
+    @entity.operation
+    def infinite(self) -> None:
+        self.state.limit = float("inf")
+
+    @entity.operation
+    def hide(self, value: str) -> None:
+        self.state.secret = SecretStr(value)
+
+    @entity.operation
+    def leak(self) -> tuple[int, int]:
+        seen.set(seen.get() + 1)
+        self.memory = getattr(self, "memory", 0) + 1
+        return seen.get(), self.memory
+
+    @entity.operation
+    def private(self) -> None:
+        self.state._hidden += 1
+
+    @entity.operation
+    def raise_sync(self, name: str) -> None:
+        raise {"cancel": asyncio.CancelledError, "exit": SystemExit, "close": GeneratorExit, "base": BaseException}[name]()
+
+    @entity.operation
+    async def raise_async(self, name: str) -> None:
+        self.raise_sync(name)
+
+    @entity.operation
+    async def spin(self) -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    @entity.operation
+    async def first_of(self, names: list[str]) -> list[str]:
+        done, _ = await asyncio.wait([asyncio.ensure_future(self._name(name)) for name in names])
+        for task in done:
+            await price(task.result())
+        self.state.tags |= set(names)
+        return sorted(task.result() for task in done)
+
+    async def _name(self, name: str) -> str:
+        return name
+
+    @entity.query
+    def tags(self) -> list[str]:
+        return sorted(self.state.tags)
+
+
+async def test_a_state_that_would_not_come_back_is_refused(caller, worker):
+    async with worker(Strange, price):
+        odd = caller.entity(Strange, "k")
+        assert [(await odd.call(Strange.count))[0] for _ in range(3)] == [1, 2, 3]
+        with pytest.raises(OperationFailed, match="limit inf as None"):
+            await odd.call(Strange.infinite)
+        with pytest.raises(OperationFailed, match="secret"):
+            await odd.call(Strange.hide, "password")
+        with pytest.raises(OperationFailed, match="would not come back"):
+            await odd.call(Strange.private)
+        assert [await odd.call(Strange.leak) for _ in range(3)] == [(1, 1)] * 3
+        assert (await odd.state()).n == 3
+
+
+async def test_a_new_entity_begins_with_a_state_of_its_own(caller, worker):
+    async with worker(Strange, price):
+        born = [(await caller.entity(Strange, f"k{n}").call(Strange.count))[1] for n in range(5)]
+        assert len(set(born)) == 5
+        assert [(await caller.entity(Strange, f"k{n}").call(Strange.count))[1] for n in range(5)] == born
+
+
+async def test_whatever_an_operation_raises_harms_its_caller_alone(caller, worker):
+    async with worker(Strange, price):
+        odd = caller.entity(Strange, "k")
+        for operation in (Strange.raise_sync, Strange.raise_async):
+            for name in ("cancel", "exit", "close", "base"):
+                with pytest.raises(OperationFailed):
+                    await odd.call(operation, name, timeout=20)
+        with pytest.raises(OperationFailed, match="come to rest"):
+            await odd.call(Strange.spin, timeout=20)
+        assert (await odd.call(Strange.count))[0] == 1
+
+
+async def test_order_is_the_same_cold(client, remote, worker):
+    names = [f"n{n}" for n in range(8)]
+    async with worker(Strange, price, workflow_cache_size=1):
+        answers = await asyncio.gather(*(client.entity(Strange, f"k{n % 4}").call(Strange.first_of, names) for n in range(24)))
+        assert all(answer == names for answer in answers)
+        assert not await remote.db.fetch(Query("t", "select 1 from dead_letters"))
+        for n in range(4):
+            for _ in range(5):
+                assert await client.entity(Strange, f"k{n}").query(Strange.tags) == names
+
+
+async def test_a_burst_is_not_recorded_again_and_again(client, remote, worker):
+    async with worker(Cart, price, charge):
+        cart = client.entity(Cart, "k")
+        lines = [Line(sku=f"{n}" + "x" * 10_000, quantity=1) for n in range(200)]
+        await cart.call(Cart.add, lines[0])
+        await asyncio.gather(
+            *(cart.call(Cart.grow, 10) for _ in lines), *(cart.call(Cart.reserve, line.sku) for line in lines[:0])
+        )
+        burst = [asyncio.create_task(remote.entity(Cart, "k").call(Cart.reserve, line.sku)) for line in lines]
+        for call in burst:
+            with pytest.raises(SoldOut):
+                await call
+        size = Query("t", "select sum(octet_length(events::text)) as bytes from decisions")
+        assert (await remote.db.fetch(size))[0]["bytes"] < 40_000_000

@@ -196,7 +196,7 @@ def test_an_operation_under_way_is_replayed_and_checked():
             return 0
 
     Registry([Changed])
-    with pytest.raises(NonDeterminismError, match="event 4: history has TimerStarted"):
+    with pytest.raises(NonDeterminismError, match="event 5: history has TimerStarted"):
         rebuild(INFO, definition_of(Changed), world.stored)
 
 

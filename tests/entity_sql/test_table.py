@@ -124,6 +124,16 @@ async def test_parts_add_up_to_the_whole(fleet, sql, ordered):
         ("SELECT key FROM entity WHERE key > :a AND '?' <> :b ORDER BY key LIMIT :c", {"a": "N100", "b": "x", "c": 3}),
     ],
 )  # fmt: skip
+async def test_parameters_reach_the_part_that_has_them(fleet, sql, params):
+    pool, tables, whole = fleet
+    plan = await pool.split(sql)
+    rows = []
+    for table in tables:
+        rows += (await table.ask(plan.partial, by_name(params), bounds_of(LIMITS, 0))).rows
+    merged = await pool.merge(plan, rows, params)
+    assert merged.rows and merged.rows == (await whole.ask(sql, params, bounds_of(LIMITS, 0))).rows
+
+
 async def test_a_state_that_is_used_whole_is_text(fleet):
     pool, tables, _ = fleet
     sql = "SELECT count(*) FROM entity WHERE json_valid(state) AND state LIKE '%carrier%' AND length(state) > 10"
@@ -133,16 +143,6 @@ async def test_a_state_that_is_used_whole_is_text(fleet):
 async def test_columns_are_called_what_they_were_called(fleet):
     pool, _, _ = fleet
     assert (await pool.split("SELECT count(*), state->>'a' FROM entity GROUP BY 2")).columns == ["count(*)", "state->>'a'"]
-
-
-async def test_parameters_reach_the_part_that_has_them(fleet, sql, params):
-    pool, tables, whole = fleet
-    plan = await pool.split(sql)
-    rows = []
-    for table in tables:
-        rows += (await table.ask(plan.partial, by_name(params), bounds_of(LIMITS, 0))).rows
-    merged = await pool.merge(plan, rows, params)
-    assert merged.rows and merged.rows == (await whole.ask(sql, params, bounds_of(LIMITS, 0))).rows
 
 
 async def test_a_state_that_is_selected_is_json(fleet):

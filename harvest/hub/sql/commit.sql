@@ -224,7 +224,9 @@ with fence as materialized (
          hub_now()
   from ok cross join unnest(:n_execution_ids::uuid[], :n_workflow_ids::text[], :n_types::text[], :n_pools::text[],
                             :n_seeds::int8[]) as u(execution_id, workflow_id, type, pool, seed)
-  where not exists (select from executions e where e.workflow_id = u.workflow_id and e.closed_at is null)
+  where (select count(*) from closed) >= 0 and not exists (
+    select from executions e
+    where e.workflow_id = u.workflow_id and e.closed_at is null and e.execution_id <> all(:c_execution_ids))
   order by u.workflow_id
   on conflict (workflow_id) where closed_at is null do update set workflow_id = excluded.workflow_id
   returning execution_id, workflow_id, pool, partition

@@ -52,9 +52,10 @@ where w.state = 'active' and w.lease_until > hub_now() and w.definitions -> 'sql
 order by p.partition is null limit 1
 
 -- name: prune
--- What a cold load does not read any more: everything before the state that was recorded before the last one.
+-- What a cold load does not read any more: everything before the state that was recorded before the last one. Some seconds'
+-- worth stays: whoever lost its owner looks there for its answer.
 delete from decisions d using unnest(:execution_ids::uuid[], :belows::int[]) as t(execution_id, below)
-where d.execution_id = t.execution_id and d.decision < t.below
+where d.execution_id = t.execution_id and d.decision < t.below and d.at < hub_now() - :keep::float8 * interval '1 second'
 
 -- name: put_away
 -- Answers that nobody can ask for any more.

@@ -68,7 +68,7 @@ select kind, key, null::uuid as execution_id, null as pool, null::int2 as partit
 union all select 'operation', null, execution_id, pool, partition from callers
 
 -- name: by_key
-select m.message_id, m.reply, m.execution_id from messages m
+select m.message_id, m.name, m.reply, m.execution_id from messages m
 join executions e on e.execution_id = m.execution_id
 where e.workflow_id = :workflow_id and m.kind = :kind and m.key = :key
 order by m.position desc limit 1
