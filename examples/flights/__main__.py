@@ -1,4 +1,5 @@
-"""The demonstration: run the month, kill the worker half-way, finish on another, check against the file."""
+"""The demonstration: run the month, kill the worker half-way, finish on another; then fly every plane as an entity and ask
+questions in SQL. All of it is checked against the file."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 import harvest
+from examples.flights import fleet
 from examples.flights.flows import DATA, Day, DayReport, Month, Report, day_id
 from harvest import errors
 from harvest.hub.database import Database
@@ -154,6 +156,7 @@ async def main() -> int:
         async with Database(url) as db:
             await migrate(db)
         total = show(await demonstrate(url))
+        planes_agree = await fleet.demonstrate(url, directory, console)
     finally:
         if postgres is not None:
             postgres.stop()
@@ -162,7 +165,9 @@ async def main() -> int:
     if total != expected:
         console.print(f"[bold red]the totals differ:[/] workflows {total}, file {expected}", highlight=False)
         return 1
-    console.print("[bold green]the totals agree with a direct computation over the file[/]")
+    if not planes_agree:
+        return 1
+    console.print("[bold green]totals and answers agree with a direct computation over the file[/]")
     return 0
 
 

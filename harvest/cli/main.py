@@ -16,7 +16,7 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 import harvest
-from harvest.cli import fleet, output, runs
+from harvest.cli import entities, fleet, output, runs
 from harvest.cli.loop import run_async
 from harvest.cli.modules import load_modules
 from harvest.cli.runs import hubs
@@ -31,6 +31,7 @@ from harvest.testing.replayer import Replayed, Replayer
 
 app = typer.Typer(help="Durable workflows on Postgres.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(runs.app, name="run")
+app.add_typer(entities.app, name="entity")
 app.add_typer(fleet.owner, name="owner")
 app.add_typer(fleet.sticky, name="sticky")
 app.command()(fleet.fleet)

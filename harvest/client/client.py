@@ -256,10 +256,13 @@ class Client:
         search_attributes: dict[str, Any] | None = None,
         after: datetime | None = None,
         before: datetime | None = None,
+        entities: bool = False,
         limit: int | None = None,
         page: int = 200,
     ) -> AsyncIterator[RunSummary]:
-        """Runs, newest first. `prefix` of the workflow id; `after` and `before` bound the time of creation."""
+        """Runs, newest first; those of entities only with `entities` or by their `type`.
+
+        `prefix` of the workflow id; `after` and `before` bound the time of creation."""
         if state is not None and state not in STATES:
             raise ConfigError("state", f"must be one of {', '.join(STATES)}, got {state!r}")
         for name, value in (("type", type), ("queue", queue), ("prefix", prefix)):
@@ -281,6 +284,7 @@ class Client:
                 after=after,
                 before=before,
                 cursor=cursor,
+                entities=entities,
             )
             for row in rows:
                 yield summary_of(row)
@@ -289,9 +293,9 @@ class Client:
             cursor = (rows[-1]["created_at"], rows[-1]["execution_id"])
             left = None if left is None else left - len(rows)
 
-    async def counts(self, type: str | None = None) -> dict[str, int]:
-        """How many runs there are by state."""
-        return await executions.counts(self.db, type)
+    async def counts(self, type: str | None = None, *, entities: bool = False) -> dict[str, int]:
+        """How many runs there are by state; those of entities only with `entities` or by their `type`."""
+        return await executions.counts(self.db, type, entities=entities)
 
     async def enable_owner_mode(self) -> Switched:
         """Gives each run one owner (O-8). Raises `OwnerModeRefused` with the reasons, or `HubBusy`."""

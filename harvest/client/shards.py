@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from uuid import UUID
 
 from harvest.client.client import Client
+from harvest.client.entity import EntityHandle, EntitySummary
 from harvest.client.handle import RunSummary, WorkflowHandle
+from harvest.definitions.options import Span, seconds
+from harvest.entity import entity_type
+from harvest.entity_sql.pool import Params
 from harvest.errors import ConfigError, HubError, HubUnreachable
 from harvest.hub import settings
 from harvest.hub.database import redacted
-from harvest.ids import new_id, shard_of
+from harvest.ids import entity_id, new_id, shard_of
+from harvest.operations import entity_sql
+from harvest.operations.entity_sql import FleetRows, Token, Unanswered
 
 log = logging.getLogger("harvest.client")
 T = TypeVar("T")
@@ -70,6 +77,10 @@ class Listing(AsyncIterator[RunSummary]):
         except HubError as exc:
             del self._sources[shard]
             self.unavailable.append(self._name(shard, exc))
+
+
+async def _all(rows: AsyncIterator[T]) -> Sequence[T]:
+    return [row async for row in rows]
 
 
 class Counts(dict[str, int]):
@@ -234,6 +245,48 @@ class ShardedClient:
     def handle(self, workflow_id: str, workflow: Any = None, *, execution_id: UUID | None = None) -> WorkflowHandle[Any]:
         """A handle on a run by its id; its calls raise `HubUnreachable` while its shard is down."""
         return self.clients[self.shard(workflow_id)].handle(workflow_id, workflow, execution_id=execution_id)
+
+    def entity(self, type: Any, key: str, *, queue: str = "default") -> EntityHandle:
+        """As `Client.entity`, on the shard of its id."""
+        name, _ = entity_type(type)
+        return self.clients[self.shard(entity_id(name, key))].entity(type, key, queue=queue)
+
+    # --- all entities
+
+    async def entities(self, type: Any, *, prefix: str = "", limit: int | None = None) -> AsyncIterator[EntitySummary]:
+        """As `Client.entities`, over the shards that are up, by key."""
+        found, _ = await self._each(lambda client: _all(client.entities(type, prefix=prefix, limit=limit)))
+        merged = sorted((each for rows in found.values() for each in rows), key=lambda each: each.key)
+        for each in merged[:limit]:
+            yield each
+
+    async def entity_types(self) -> dict[str, int]:
+        """How many live entities there are of each type, on the shards that are up."""
+        found, _ = await self._each(lambda client: client.entity_types())
+        total: Counter[str] = Counter()
+        for types in found.values():
+            total.update(types)
+        return dict(total)
+
+    async def query_entities_sql(
+        self, type: Any, sql: str, params: Params = (), *, after: Sequence[Token] = (), timeout: Span = 10.0
+    ) -> FleetRows:
+        """As `Client.query_entities_sql`, over all shards. A shard that is down is in `unanswered`."""
+        name, _ = entity_type(type)
+        patience = seconds("timeout", timeout) or 10.0
+        if not self.up:
+            raise HubUnreachable("no shard is up")
+        site = self.clients[self.up[0]].site
+        plan = await site.sandbox.split(sql)
+        mine = {n: [t for t in after if self.shard(entity_id(t.type, t.key)) == n] for n in range(len(self.clients))}
+        numbers = {id(self.clients[n]): n for n in self.up}
+        found, down = await self._each(lambda c: entity_sql.gather(c.site, name, plan, params, mine[numbers[id(c)]], patience))
+        for n, parts in found.items():
+            parts.freshness = [replace(each, shard=n) for each in parts.freshness]
+            parts.unanswered = [replace(each, shard=n) for each in parts.unanswered]
+        rows = await entity_sql.finish(site, plan, params, list(found.values()))
+        rows.unanswered += [Unanswered("", (), f"shard {each.shard} is down: {each.error}", each.shard) for each in down]
+        return rows
 
     # --- all runs
 

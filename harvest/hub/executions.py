@@ -99,8 +99,11 @@ async def listing(
     after: datetime | None = None,
     before: datetime | None = None,
     cursor: tuple[datetime, UUID] | None = None,
+    entities: bool = False,
 ) -> Sequence[Row]:
-    """Newest first; `cursor` is (created_at, execution_id) of the last row already seen."""
+    """Newest first, entities only when asked for (or by their `type`).
+
+    `cursor` is (created_at, execution_id) of the last row already seen."""
     at, last = cursor or (None, None)
     return await db.fetch(
         _Q["listing"],
@@ -113,12 +116,13 @@ async def listing(
         before=before,
         cursor_at=at,
         cursor_id=last,
+        entities=entities,
         size=size,
     )
 
 
-async def counts(db: Runs, type: str | None = None) -> dict[str, int]:
-    return {row["state"]: row["runs"] for row in await db.fetch(_Q["counts"], type=type)}
+async def counts(db: Runs, type: str | None = None, *, entities: bool = False) -> dict[str, int]:
+    return {row["state"]: row["runs"] for row in await db.fetch(_Q["counts"], type=type, entities=entities)}
 
 
 async def open_runs(db: Runs, pool: str | None, size: int) -> Sequence[Row]:

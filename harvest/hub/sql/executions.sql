@@ -65,6 +65,7 @@ from executions
 where (:state::text is null or state = :state) and (:type::text is null or type = :type)
   and (:queue::text is null or queue_of(pool) = :queue)
   and (:prefix::text is null or starts_with(workflow_id, :prefix))
+  and (:entities::bool or :type is not null or not starts_with(workflow_id, '@'))
   and (:attributes::jsonb is null or search_attributes @> :attributes)
   and (:after::timestamptz is null or created_at >= :after) and (:before::timestamptz is null or created_at < :before)
   and (:cursor_at::timestamptz is null or (created_at, execution_id) < (:cursor_at, :cursor_id::uuid))
@@ -73,7 +74,8 @@ limit :size::int
 
 -- name: counts
 select state, count(*) as runs from executions
-where (:type::text is null or type = :type) group by state order by state
+where (:type::text is null or type = :type) and (:entities::bool or :type is not null or not starts_with(workflow_id, '@'))
+group by state order by state
 
 -- name: open_runs
 select execution_id, workflow_id, type from executions
