@@ -80,6 +80,11 @@ class DevServer:
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "HARVEST_DATABASE_URL": self.url}
 
+    def _entity_sql(self) -> dict[str, str]:
+        """SQL over entities works without any setting here; what the environment says comes first."""
+        cache = os.path.join(os.getcwd(), ".harvest", f"cache-{self.queue}")
+        return {"HARVEST_OWNER_DISK_CACHE": cache, "HARVEST_OWNER_ENTITY_SQL": "1"}
+
     async def check(self) -> bool:
         """Replays the open runs against the code on disk, and names what would break."""
         process = await asyncio.create_subprocess_exec(
@@ -119,7 +124,7 @@ class DevServer:
     async def start_worker(self) -> None:
         self.worker = await asyncio.create_subprocess_exec(
             *self._command("worker", "--queue", self.queue, "--log-level", self.log_level, *self.modules),
-            env={**self._environment(), "HARVEST_STOP_AT_EOF": "1"},
+            env={**self._entity_sql(), **self._environment(), "HARVEST_STOP_AT_EOF": "1"},
             stdin=asyncio.subprocess.PIPE,  # the worker ends when this process does, however that happens
         )
         self._minder = asyncio.create_task(self._mind(self.worker))
