@@ -1,4 +1,4 @@
-"""`python -m benchmarks [W1 W3 …] [--compare dbos] [--slow-commits] [--mode sticky] [--rounds 3] [--json FILE]`."""
+"""`python -m benchmarks [W1 E2 …] [--compare dbos] [--slow-commits] [--mode sticky] [--rounds 3] [--json FILE]`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 import harvest
+from benchmarks.entities import ENTITY_WORKLOADS
 from benchmarks.measure import floor, median_of
 from benchmarks.peers import PACKAGES, Peer
 from benchmarks.peers import WORKLOADS as PEER_WORKLOADS
-from benchmarks.workloads import MAIN_FIELD, WORKLOADS, make_worker, spawn_worker, up, warm_up
+from benchmarks.workloads import MAIN_FIELD, make_worker, spawn_worker, up, warm_up
+from benchmarks.workloads import WORKLOADS as RUN_WORKLOADS
 from harvest.cli.loop import run_async
 from harvest.hub.database import Database
 from harvest.hub.embedded import EmbeddedPostgres
 from harvest.hub.migrate import migrate
 
+WORKLOADS = {**RUN_WORKLOADS, **ENTITY_WORKLOADS}
 SLOW = ("W1", "W2", "W3")
 """Workloads that are measured again with every commit slowed to 2 ms."""
 
@@ -92,7 +95,7 @@ class Bench:
                     progress.update(bar, description=f"{name} {variant}{suffix}")
                     ours, theirs = [], []
                     async with AsyncExitStack() as stack:
-                        if (name, variant) == ("W7", "elsewhere"):
+                        if (name, variant) in (("W7", "elsewhere"), ("E2", "elsewhere")):
                             await stack.enter_async_context(Elsewhere(client))
                         for _ in range(self.options.rounds):
                             ours.append(await measure(client, variant))

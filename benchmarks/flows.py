@@ -6,7 +6,9 @@ import asyncio
 import os
 import time
 
-from harvest import activity, workflow
+from pydantic import BaseModel
+
+from harvest import activity, entity, workflow
 
 
 @activity.defn(local=True)
@@ -87,4 +89,26 @@ def mark(path: str, line: str) -> None:
         file.write(line + "\n")
 
 
-ALL = (noop, steps, fan, leaf, Counter, hold, midway, beat)
+class Books(BaseModel):
+    balance: int = 0
+    items: list[dict[str, int]] = []
+
+
+@entity.defn
+class Account:
+    """About 100 bytes of state, or as many as it is filled with."""
+
+    state: Books
+
+    @entity.operation
+    def add(self, n: int) -> int:
+        self.state.balance += n
+        return self.state.balance
+
+    @entity.operation
+    def fill(self, size: int) -> int:
+        self.state.items = [{"n": n, "sku": 1_000_000 + n} for n in range(size // 25)]
+        return len(self.state.items)
+
+
+ALL = (noop, steps, fan, leaf, Counter, hold, midway, beat, Account)

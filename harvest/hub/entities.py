@@ -56,6 +56,11 @@ async def owners(db: Runs, pools: Sequence[str], type: str) -> dict[tuple[str, i
     return {(row["pool"], row["partition"]): row["worker_id"] for row in rows}
 
 
+async def served(db: Runs) -> set[str]:
+    """Pools that some living worker serves."""
+    return {row["pool"] for row in await db.fetch(_Q["served"])}
+
+
 async def responder(db: Runs, pool: str, partition: int, type: str) -> UUID | None:
     """Who answers SQL over one entity: its owner, else any worker that can."""
     rows = await db.fetch(_Q["responder"], pool=pool, partition=partition, type=type)

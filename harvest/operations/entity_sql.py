@@ -204,11 +204,19 @@ async def gather(site: Site, type: str, plan: Plan, params: Any, tokens: Sequenc
             parts.freshness += fresh
             answered |= {(each.pool, each.partition) for each in fresh}
         left = wanted - answered
-        if not left or loop.time() > deadline - 0.1 or all(owners.get(place) in errors for place in left):
+        if not left or loop.time() > deadline - 0.1 or not await _may_come(site, left, owners, errors):
             break
         await asyncio.sleep(0.05)
     parts.unanswered = _missing(wanted - answered, owners if wanted - answered else {}, errors)
     return parts
+
+
+async def _may_come(
+    site: Site, left: set[tuple[str, int]], owners: dict[tuple[str, int], UUID], errors: dict[UUID, str]
+) -> bool:
+    """False when nobody is left who could answer: owners have refused, or no worker serves the pool at all."""
+    open_pools = {place[0] for place in left if owners.get(place) not in errors}
+    return bool(open_pools & await entities.served(site.db))
 
 
 def _missing(places: set[tuple[str, int]], owners: dict[tuple[str, int], UUID], errors: dict[UUID, str]) -> list[Unanswered]:

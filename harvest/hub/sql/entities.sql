@@ -43,6 +43,10 @@ select p.pool, p.partition, p.worker_id from partitions p join workers w using (
 where p.pool = any(:pools::text[]) and w.state = 'active' and w.definitions -> 'sql' is not null
   and exists (select from json_array_elements_text(w.definitions -> 'sql') t where t = :type::text)
 
+-- name: served
+-- Pools that some living worker serves.
+select distinct pool from workers w, unnest(w.pools) as pool where w.state = 'active' and w.lease_until > hub_now()
+
 -- name: responder
 -- The owner of a partition if it answers SQL over a type, else any worker of the pool that does (E-7).
 select w.worker_id from workers w
