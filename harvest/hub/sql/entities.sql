@@ -45,7 +45,7 @@ where p.pool = any(:pools::text[]) and w.state = 'active' and w.definitions -> '
 
 -- name: served
 -- Pools that some living worker serves.
-select distinct pool from workers w, unnest(w.pools) as pool where w.state = 'active' and w.lease_until > hub_now()
+select distinct p.pool from workers w, unnest(w.pools) as p(pool) where w.state = 'active' and w.lease_until > hub_now()
 
 -- name: responder
 -- The owner of a partition if it answers SQL over a type, else any worker of the pool that does (E-7).
