@@ -68,6 +68,7 @@ class Soak:
             "runs_finished": counts.runs,
             "signals": counts.signals,
             "updates": counts.updates,
+            "operations": counts.operations,
             "unsure_signals": counts.unsure,
             "decisions": decisions,
             "slowest_recovery_s": {kind: round(max(times), 2) for kind, times in self.recovered.items()},

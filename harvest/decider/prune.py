@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from harvest.decider.decider import Decider
 
 EVERY = 1.0
+PUT_AWAY = 60.0
+"""Seconds between looks for answers that nobody can ask for any more."""
 
 
 class Pruner:
@@ -21,11 +23,10 @@ class Pruner:
         self.decider = decider
         self._noted: dict[UUID, int] = {}
         self._waiting = False
+        self._put_away_at = 0.0
 
     def note(self, execution_id: UUID, below: int) -> None:
         """Decisions before number `below` are not needed."""
-        if below <= 1:
-            return
         self._noted[execution_id] = below
         if not self._waiting and self.decider.loop is not None:
             self._waiting = True
@@ -34,5 +35,11 @@ class Pruner:
     def _start(self) -> None:
         self._waiting = False
         noted, self._noted = self._noted, {}
-        if noted and not self.decider.stopping.is_set():
-            self.decider.spawn(entities.prune(self.decider.db, noted))
+        decider = self.decider
+        if decider.stopping.is_set() or not noted:
+            return
+        decider.spawn(entities.prune(decider.db, noted))
+        now = decider.clock.monotonic()
+        if now > self._put_away_at:
+            self._put_away_at = now + PUT_AWAY
+            decider.spawn(entities.put_away(decider.db))

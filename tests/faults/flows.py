@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from harvest import RetryPolicy, activity, workflow
+from pydantic import BaseModel
+
+from harvest import RetryPolicy, activity, entity, workflow
 
 FAST = RetryPolicy(initial=0.05, cap=0.2)
 
@@ -23,6 +25,38 @@ async def medium(n: int) -> int:
 @activity.defn(mode="queue", retry=FAST)
 def large(n: int) -> int:
     return n
+
+
+class Takings(BaseModel):
+    taken: list[int] = []
+    half: int = 0
+
+
+@entity.defn
+class Till:
+    """Keeps each number that it takes, some at once and some after a while; refuses negative ones half-way."""
+
+    state: Takings
+
+    @entity.operation
+    def take(self, n: int) -> int:
+        self.state.taken.append(n)
+        return len(self.state.taken)
+
+    @entity.operation
+    async def count_and_take(self, n: int) -> int:
+        self.state.half += 1
+        await asyncio.gather(small(n), medium(n), asyncio.sleep(0.01))
+        if n < 0:
+            raise ValueError("not with me")
+        self.state.half -= 1
+        self.state.taken.append(n)
+        return len(self.state.taken)
+
+
+@workflow.defn
+async def pay_in(till: str, n: int) -> int:
+    return await workflow.entity(Till, till).call(Till.take, n)
 
 
 @workflow.defn

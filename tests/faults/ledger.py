@@ -13,9 +13,9 @@ from harvest import Client, errors
 from harvest.core.replay import decode_history
 from harvest.testing import Replayer
 from tests.faults import flows
-from tests.faults.flows import Ledger
+from tests.faults.flows import Ledger, Till, pay_in
 
-AWAY = (errors.HubUnreachable, errors.NoAnswer, TimeoutError)
+AWAY = (errors.HubUnreachable, errors.NoAnswer, errors.QueryTimeout, TimeoutError)
 
 
 @dataclass
@@ -33,6 +33,7 @@ class Counts:
     runs: int = 0
     signals: int = 0
     updates: int = 0
+    operations: int = 0
     unsure: int = 0
     longest_wait: float = 0.0
     violations: list[str] = field(default_factory=list)
@@ -68,7 +69,54 @@ class Traffic:
         dice = random.Random(self.dice.random())
         while not self._ending.is_set():
             self._number += 1
-            await self._converse(f"talk-{self._number}", dice)
+            if lane % 2:
+                await self._trade(f"till-{self._number}", dice)
+            else:
+                await self._converse(f"talk-{self._number}", dice)
+
+    async def _trade(self, name: str, dice: random.Random) -> None:
+        """The life of an entity: each acknowledged operation is in its state once, whoever called it."""
+        till, book = self.client.entity(Till, name), Book()
+        for n in range(1, dice.randint(3, self.messages)):
+            kind = dice.random()
+            operation = Till.take if kind < 0.3 else Till.count_and_take
+            if kind < 0.6:
+                await self._surely(lambda n=n, o=operation: till.call(o, n, idempotency_key=f"k{n}", timeout=5))
+                book.sent.append(n)
+            elif kind < 0.7:
+                try:
+                    await self._surely(lambda n=n: till.call(Till.count_and_take, -n, idempotency_key=f"k{n}", timeout=5))
+                except errors.OperationFailed:
+                    pass
+            elif kind < 0.9:
+                try:
+                    await till.call(operation, n, timeout=5)
+                    book.sent.append(n)
+                except AWAY:
+                    book.maybe.append(n)
+                    self.counts.unsure += 1
+            else:
+                run = f"{name}-pays-{n}"
+                await self._surely(lambda n=n, run=run: self.client.start(pay_in, name, n, id=run, conflict="use_existing"))
+                await self._surely(lambda run=run: self.client.handle(run).result(timeout=30))
+                book.sent.append(n)
+            self.counts.operations += 1
+            await asyncio.sleep(dice.uniform(0, 0.04))
+        state = await self._surely(lambda: till.state(timeout=5))
+        found = Counter(state.taken)
+        for n in Counter(book.sent) | found:
+            low = book.sent.count(n)
+            if not low <= found[n] <= low + (n in book.maybe):
+                self.counts.violations.append(f"{name}: operation {n} acknowledged {low} times, in the state {found[n]} times")
+        exported = await self._surely(lambda: self.client.handle(till.id).export_history())
+        verdict = self.replayer.replay_file(exported)
+        if not verdict.fits:
+            self.counts.violations.append(f"{name}: its history does not replay: {verdict.error}")
+        try:
+            await self._surely(lambda: till.delete(timeout=5))
+        except errors.EntityNotFound:
+            pass  # the answer to the first try was lost
+        self.counts.runs += 1
 
     async def _converse(self, name: str, dice: random.Random) -> None:
         book = Book()

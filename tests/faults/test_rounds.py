@@ -34,4 +34,9 @@ async def test_fault_after_fault(mode, rounds, seed):
     assert counts.violations == []
     assert trespasses == 0
     assert left == 0
-    assert counts.runs > rounds / 4 and counts.signals > rounds and counts.updates > rounds / 4
+    assert (
+        counts.runs > rounds / 4
+        and counts.signals > rounds / 2
+        and counts.updates > rounds / 8
+        and counts.operations > rounds / 2
+    )
