@@ -20,7 +20,7 @@ TRY_AGAIN = 1.0
 class ShardedWorker(Service):
     """Like `Worker`, on a `ShardedClient`. A shard that is down, or whose worker ended, is tried again each second; the
     others go on. Slots and caches are per shard; `metrics_port` is taken by the first shard, the next ones take the following
-    ports.
+    ports; `owner_disk_cache` has a directory for each.
     """
 
     def __init__(
@@ -39,9 +39,12 @@ class ShardedWorker(Service):
         self._make(0)  # what is wrong with the definitions is said at once
 
     def _make(self, shard: int) -> Worker:
-        config, port = self.config, self.config.metrics_port
-        if port:
-            config = config.model_copy(update={"metrics_port": port + shard})
+        own: dict[str, Any] = {}
+        if self.config.metrics_port:
+            own["metrics_port"] = self.config.metrics_port + shard
+        if self.config.owner_disk_cache is not None:
+            own["owner_disk_cache"] = self.config.owner_disk_cache / f"shard-{shard}"
+        config = self.config.model_copy(update=own)
         return Worker(self.client.clients[shard], definitions=self.definitions, queue=self.queue, config=config)
 
     async def _open(self) -> None:

@@ -21,7 +21,7 @@ import zstandard
 from harvest.entity_sql import Plan, Result, SqlBusy, SqlError, SqlOverrun, SqlRefused, plain
 from harvest.errors import EntityNotFound, EntitySqlOff, HarvestError, NoAnswer, QueryTimeout
 from harvest.hub import answers, entities
-from harvest.ids import PARTITIONS, entity_id, new_id, partition_of
+from harvest.ids import entity_id, new_id, partition_of
 from harvest.operations.entities import Address
 from harvest.operations.query import Pieces, send_pieces
 from harvest.operations.site import Site
@@ -326,6 +326,3 @@ async def reply(site: Site, question: str, name: str, input: str) -> None:
     else:
         await answers.put(site.db, UUID(question), text)
         await send_pieces(site.db, ANSWER, question, dump(["stored", ""]))
-
-
-__all__ = ["PARTITIONS", "EntityRows", "FleetRows", "Fresh", "Token", "Unanswered", "query_all", "query_one"]

@@ -8,14 +8,29 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from pydantic import BaseModel
 
 import harvest
-from harvest import ShardedWorker, errors, workflow
+from harvest import ShardedWorker, WorkerConfig, entity, errors, workflow
 from harvest.ids import shard_of
 from tests.conftest import with_database
 
 pytestmark = pytest.mark.owner_only
 DOWN = "postgresql://nobody:secret@127.0.0.1:9/none"
+
+
+class Number(BaseModel):
+    n: int = 0
+
+
+@entity.defn
+class Counted:
+    state: Number
+
+    @entity.operation
+    def add(self, n: int) -> int:
+        self.state.n += n
+        return self.state.n
 
 
 @workflow.defn
@@ -149,3 +164,26 @@ async def test_a_shard_takes_its_own_runs_only(hubs):
         await alone.start("leaf", 1, id=ids[1])
         with pytest.raises(errors.ConfigError, match="lives on shard 0 of 2"):
             await alone.start("leaf", 1, id=ids[0])
+
+
+async def test_entities_over_shards(hubs, tmp_path):
+    """Each lives on one shard; questions go to all, and a shard that is down is named."""
+    config = WorkerConfig(owner_disk_cache=tmp_path, owner_entity_sql=True)
+    question = "SELECT count(*), sum(state ->> '$.n') FROM entity"
+    async with harvest.connect(shards=hubs[:2]) as client, ShardedWorker(client, definitions=[Counted], config=config):
+        for n in range(20):
+            assert await client.entity(Counted, f"k{n}").call(Counted.add, n) == n
+        assert [e.key async for e in client.entities(Counted, prefix="k1", limit=3)] == ["k1", "k10", "k11"]
+        assert await client.entity_types() == {"Counted": 20}
+        rows = await client.query_entities_sql(Counted, question)
+        assert rows.rows == [(20, 190)] and rows.complete and {each.shard for each in rows.freshness} == {0, 1}
+        top = await client.query_entities_sql(Counted, "SELECT key FROM entity ORDER BY state ->> '$.n' DESC LIMIT 2")
+        assert top.rows == [("k19",), ("k18",)]
+    async with (
+        harvest.connect(shards=[hubs[0], DOWN], patience=0.5) as half,
+        ShardedWorker(half, definitions=[Counted], config=config),
+    ):
+        rows = await half.query_entities_sql(Counted, question)
+        here = sum(shard_of(f"@Counted:k{n}", 2) == 0 for n in range(20))
+        assert rows.rows[0][0] == here and not rows.complete
+        assert rows.unanswered[-1].shard == 1 and "down" in rows.unanswered[-1].reason
