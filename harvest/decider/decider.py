@@ -564,9 +564,12 @@ class Decider(Service):
             del self.open_ids[run.workflow_id]
         for delivery in run.queue:  # through the mailbox they reach a successor behind the mail that came first
             refuse(delivery.ack, Undelivered("the run closed"))
+        unread = run.mail or run.loading or run.loaded is not None or any(d.message is not None for d in run.queue)
         run.queue.clear()
         refuse_questions(run, Undelivered("the run closed"))
         run.drop_instance()
+        if unread and self.loop is not None:
+            self.loop.call_soon(self.wake, run.execution_id, run.partition)  # its unread mail is answered, or follows
 
     def _poisoned(self, draft: Draft, exc: Exception) -> None:
         run = draft.run
