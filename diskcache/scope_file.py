@@ -25,11 +25,13 @@ class ScopeFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._db: aiosqlite.Connection | None = None
+        self._inode = 0
 
     async def open(self) -> None:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        self._inode = os.fstat(fd).st_ino
         os.close(fd)
-        db = self._db = await aiosqlite.connect(self.path, isolation_level=None)
+        db = self._db = await aiosqlite.connect(self.path, isolation_level=None, timeout=0)
         for pragma in _PRAGMAS:
             await db.execute(f"pragma {pragma}")
         await db.execute(_TABLE)
@@ -38,7 +40,7 @@ class ScopeFile:
     def in_place(self) -> bool:
         """False once the file was deleted or replaced under us: it is still readable then, and nobody knows it."""
         try:
-            return self.path.stat().st_nlink > 0
+            return self.path.stat().st_ino == self._inode
         except OSError:
             return False
 

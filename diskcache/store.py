@@ -168,15 +168,22 @@ class Cache:
 
         return work() if sum(len(row.sealed) for row in rows) < INLINE else await asyncio.to_thread(work)
 
-    async def append(self, scope: Scope, entry: bytes, kind: str, first: int, last: int, data: bytes) -> bool:
-        """Adds a chunk that follows the last one; a chunk that does not begins the entry anew. False when it was not
-        stored (a full disk, say)."""
+    async def append(
+        self, scope: Scope, entry: bytes, kind: str, first: int, last: int, data: bytes, *, begins: bool = True
+    ) -> bool:
+        """Adds a chunk that follows the last one; a chunk that does not begins the entry anew, if it may. False when it
+        was not stored (a full disk, say)."""
         if self.closed or not first <= last:
+            return False
+        if not begins and not self._follows(scope, entry, kind, first):
+            await self.purge(scope, entry, kind)
             return False
         kept = await self._kept(scope)
         if kept is None:
             return False
         known = kept.entries.get((entry, kind))
+        if known is None and not begins:
+            return False
         if known is not None and (first != known.last + 1 or known.generation != self.generation):
             await self.purge(scope, entry, kind)
             known = None
@@ -193,11 +200,20 @@ class Cache:
             log.warning("a cache file cannot be written and is dropped: %s", exc)
             await self._drop(kept)
             return False
+        now = kept.entries.get((entry, kind))
+        if now is not known or (known is not None and known.last != first - 1):
+            await self.purge(scope, entry, kind)  # it went, or moved on, while the chunk was written
+            return False
         if known is None:
             kept.entries[entry, kind] = _Entry(first, last, 1, generation)
         else:
             known.last, known.chunks = last, known.chunks + 1
         return True
+
+    def _follows(self, scope: Scope, entry: bytes, kind: str, first: int) -> bool:
+        kept = self._scopes.get(scope.name)
+        known = None if kept is None or kept.scope != scope else kept.entries.get((entry, kind))
+        return known is not None and known.last == first - 1
 
     async def purge(self, scope: Scope, entry: bytes, kind: str | None = None) -> None:
         """Removes an entry, or one kind of it."""

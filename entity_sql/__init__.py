@@ -21,7 +21,7 @@ A library of its own: it knows nothing of the engine that uses it.
 """
 
 from .document import Document
-from .errors import SqlBusy, SqlError, SqlOverrun, SqlRefused
+from .errors import SqlBusy, SqlClosed, SqlError, SqlOverrun, SqlRefused
 from .limits import Limits
 from .pool import Pool
 from .table import Table
@@ -35,6 +35,7 @@ __all__ = [
     "Reading",
     "Result",
     "SqlBusy",
+    "SqlClosed",
     "SqlError",
     "SqlOverrun",
     "SqlRefused",

@@ -25,3 +25,7 @@ class SqlOverrun(SqlError):
 
 class SqlBusy(SqlError):
     """All children were busy for as long as the caller would wait."""
+
+
+class SqlClosed(SqlBusy):
+    """The pool or table is closed, or was while the query ran: it may be asked again elsewhere."""

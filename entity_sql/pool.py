@@ -11,7 +11,7 @@ from typing import Any, Self
 import msgspec
 
 from .document import Document
-from .errors import SqlBusy, SqlError, SqlOverrun, SqlRefused
+from .errors import SqlBusy, SqlClosed, SqlError, SqlOverrun, SqlRefused
 from .limits import GRACE, Limits
 from .process import Child, Gone, answered
 from .wire import Ask, Limited, Merge, Plan, Read, Reading, Reply, Result, Split, by_name, size_of
@@ -27,6 +27,7 @@ class Pool:
         self._free: list[Child] = []
         self._busy = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._children: set[Child] = set()
         self.closed = False
         self.killed = 0
 
@@ -42,8 +43,8 @@ class Pool:
         while self._waiting:
             self._busy += 1
             self._waiting.popleft().set_result(None)
-        free, self._free = self._free, []
-        for child in free:
+        self._free = []
+        for child in list(self._children):
             await child.kill()
 
     # --- what can be asked --------------------------------------------------------------------------
@@ -97,6 +98,8 @@ class Pool:
             try:
                 return answered(await child.ask(request, self.limits.seconds + GRACE))
             except Gone as exc:
+                if self.closed:
+                    raise SqlClosed("the pool was closed while the query ran") from None
                 self.killed += 1
                 raise SqlOverrun(f"its process was stopped: {exc}", limit="seconds") from None
         finally:
@@ -106,18 +109,22 @@ class Pool:
 
     async def _started(self, old: Child | None) -> Child:
         if old is not None:
+            self._children.discard(old)
             await old.kill()
         child = Child(4 * self.limits.memory, self.limits.result_bytes)
         try:
             await child.start()
         except Gone as exc:
             raise SqlBusy(f"no process for the query: {exc}") from None
+        self._children.add(child)
+        if self.closed:
+            await child.kill()
         return child
 
     async def _turn(self) -> None:
         """Until one of the children is ours; in order of coming. Whoever is let in has been counted already."""
         if self.closed:
-            raise SqlBusy("the pool is closed")
+            raise SqlClosed("the pool is closed")
         if self._busy < self.limits.children and not self._waiting:
             self._busy += 1
             return
@@ -136,7 +143,7 @@ class Pool:
             raise SqlBusy(f"{self.limits.children} queries ran for {self.limits.wait:g} s; try again later")
         if self.closed:
             self._leave()
-            raise SqlBusy("the pool is closed")
+            raise SqlClosed("the pool is closed")
 
     def _leave(self) -> None:
         """A child is free: the first who waits has it."""
@@ -148,8 +155,10 @@ class Pool:
     def _back(self, child: Child) -> None:
         if child.alive and not self.closed:
             self._free.append(child)
-        elif child.alive and child.process is not None:
-            child.process.kill()
+        else:
+            self._children.discard(child)
+            if child.process is not None:
+                child.process.kill()
 
 
 def bounds_of(limits: Limits, document: int) -> Limited:
@@ -174,6 +183,8 @@ def check(sql: str, params: Params, limits: Limits) -> None:
         raise SqlRefused("the query has characters that are not UTF-8") from None
     if size > limits.sql_bytes:
         raise SqlOverrun(f"the query is {size:,} bytes, the most is {limits.sql_bytes:,}", limit="sql_bytes")
+    if isinstance(params, (str, bytes)) or not isinstance(params, (Mapping, Sequence)):
+        raise SqlError(f"params: expected a list or a dict of values, got {params!r:.60}")
     if "\x00" in sql:
         raise SqlRefused("the query has a NUL character")
     total = 0

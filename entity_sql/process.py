@@ -34,8 +34,7 @@ class Child:
     async def start(self) -> None:
         """Raises `Gone` when it does not come up."""
         try:
-            self.process, connection = await asyncio.to_thread(self._spawn)
-            self.socket = connection
+            connection = await self._spawned()
             async with asyncio.timeout(START):
                 hello = await asyncio.get_running_loop().sock_recv(connection, 1)
             if not hello:
@@ -46,6 +45,20 @@ class Child:
         except BaseException:
             await self.kill()
             raise
+
+    async def _spawned(self) -> socket.socket:
+        """Whoever gives up while a process comes about still has to end it: nobody else knows of it."""
+        spawning = asyncio.ensure_future(asyncio.to_thread(self._spawn))
+        given_up: asyncio.CancelledError | None = None
+        while not spawning.done():
+            try:
+                await asyncio.wait({spawning})
+            except asyncio.CancelledError as exc:
+                given_up = exc
+        self.process, self.socket = spawning.result()
+        if given_up is not None:
+            raise given_up
+        return self.socket
 
     def _spawn(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
         ours, theirs = socket.socketpair()

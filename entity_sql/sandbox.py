@@ -291,6 +291,10 @@ def _told(exc: BaseException, guard: _Guard, timer: Watch, bounds: Limited) -> T
         return Trouble("overrun", f"it needs more than {bounds.memory:,} bytes of memory", limit="memory")
     if isinstance(exc, apsw.TooBigError):
         return Trouble("overrun", "it builds a text or blob that is too big", limit="value_bytes")
+    if isinstance(exc, apsw.BindingsError):
+        counts = re.search(r"uses (\d+) and there are (-?\d+)", str(exc))
+        needs = f"it takes {counts[1]}" if counts else "they do not fit the query"
+        return Trouble("error", f"wrong number of parameters: {needs}")
     if isinstance(exc, KeyError):
         return Trouble("error", f"parameter {exc} has no value")
     if isinstance(exc, UnicodeDecodeError):

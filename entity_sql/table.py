@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .document import Document
-from .errors import SqlBusy, SqlOverrun
+from .errors import SqlBusy, SqlClosed, SqlOverrun
 from .limits import GRACE, Limits
 from .pool import check, params_of
 from .process import Child, Gone, answered
@@ -63,8 +63,20 @@ class Table:
         if child is not None:
             await child.kill()
 
-    async def ask(self, sql: str, params: Any, bounds: Limited) -> Result:
-        """Rows over all documents as they are now. Raises what `Pool.query` raises."""
+    async def ask(
+        self,
+        sql: str,
+        params: Any,
+        bounds: Limited,
+        *,
+        before: Callable[[], None] = lambda: None,
+        when_fed: Callable[[], None] = lambda: None,
+    ) -> Result:
+        """Rows over all documents as they are now. Raises what `Pool.query` raises.
+
+        `before()` is called when it is this question's turn, `when_fed()` at the moment whose documents it will see; what they
+        raise is raised.
+        """
         check(sql, params, self.limits)
         if self.too_large:
             raise SqlOverrun(
@@ -76,11 +88,15 @@ class Table:
         except TimeoutError:
             raise SqlBusy("the table was busy; try again later") from None
         try:
+            before()
             child = await self._fed()
+            when_fed()
             reply = answered(await child.ask(AskTable(self.type, sql, params_of(params), bounds), self.limits.seconds + GRACE))
             assert isinstance(reply, Result)
             return reply
         except Gone as exc:
+            if self.closed:
+                raise SqlClosed("the table was closed while the query ran") from None
             raise SqlOverrun(f"its process was stopped: {exc}", limit="seconds") from None
         finally:
             self._lock.release()
@@ -88,7 +104,7 @@ class Table:
     async def _fed(self) -> Child:
         """The child, with all that changed."""
         if self.closed:
-            raise SqlBusy("the table is closed")
+            raise SqlClosed("the table is closed")
         child = self._child
         if child is None or not child.alive:
             await self._end()
@@ -96,7 +112,7 @@ class Table:
             await child.start()
             if self.closed:
                 await child.kill()
-                raise SqlBusy("the table is closed")
+                raise SqlClosed("the table is closed")
             self._child = child
             self._changed = dict(self.documents)
             answered(await child.ask(Put(self.type, indexes=self.indexes), FEED))

@@ -55,9 +55,9 @@ class PayloadTooLarge(HarvestError):
 class UnknownWorkflowError(HarvestError):
     """No definition of this workflow type is registered where it was asked for."""
 
-    def __init__(self, name: str, where: str, known: list[str]) -> None:
+    def __init__(self, name: str, where: str, known: list[str], *, kind: str = "workflow") -> None:
         super().__init__(
-            f"workflow type {name!r} is not known to {where}",
+            f"{kind} type {name!r} is not known to {where}",
             hint=f"known types: {', '.join(sorted(known)) or 'none'}; add it to definitions=[...] of the worker",
         )
         self.name, self.known = name, known

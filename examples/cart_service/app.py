@@ -16,7 +16,7 @@ from pydantic import BaseModel
 import harvest
 from examples.cart_service.carts import Cart, CartState, Closed, Empty, Line, charge
 from harvest import Client, EntityHandle, Worker, WorkerConfig
-from harvest.errors import EntityNotFound, NoAnswer, PayloadError
+from harvest.errors import EntityNotFound, EntitySqlOff, NoAnswer, PayloadError, QueryTimeout
 
 QUEUE = "carts"
 
@@ -46,7 +46,8 @@ def create_app(url: str | None = None) -> FastAPI:
     app.add_exception_handler(Empty, _refuse(409))
     app.add_exception_handler(PayloadError, _refuse(422))
     app.add_exception_handler(SqlError, _refuse(400))
-    app.add_exception_handler(NoAnswer, _refuse(503))
+    for not_now in (NoAnswer, QueryTimeout, EntitySqlOff):
+        app.add_exception_handler(not_now, _refuse(503))
     _routes(app)
     return app
 

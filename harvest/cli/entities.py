@@ -15,6 +15,7 @@ from harvest.cli.runs import Args, Json, Url, opened, parse_args, say
 from harvest.client import EntityHandle
 from harvest.entity_sql import SqlError, SqlRefused, plain
 from harvest.errors import ConfigError, EntityNotFound, HarvestError
+from harvest.ids import entity_id
 
 app = typer.Typer(help="Look at entities, call them, ask them in SQL.", no_args_is_help=True)
 
@@ -102,7 +103,13 @@ def show(type: Type, key: Key, url: Url = "", json: Json = False) -> None:
     if json:
         output.print_json({**output.plain(summary), "state": state})
         return
-    facts = {name: value for name, value in output.plain(summary).items() if name not in ("type", "key")}
+    facts = {
+        "run": f"{entity_id(summary.type, summary.key)} ({summary.execution_id})",
+        "queue": summary.queue,
+        "partition": summary.partition,
+        "since": output.moment(summary.created_at),
+        "recorded": f"event {summary.event_id} at {output.moment(summary.updated_at)}, version {summary.version}",
+    }
     output.print_table(["", ""], [[name, value] for name, value in facts.items()], title=f"{summary.type} {summary.key}")
     output.console.print_json(data=state)
 
@@ -119,7 +126,10 @@ def call(
     url: Url = "",
     json: Json = False,
 ) -> None:
-    """Call an operation and print what it returns; the entity comes about with its first one."""
+    """Call an operation and print what it returns; the entity comes about with its first one.
+
+    Put -- before arguments that begin with a dash: harvest entity call Account a add -- -5
+    """
 
     async def work(entity: EntityHandle) -> Any:
         return await entity.call(operation, *parse_args(args), idempotency_key=idempotency_key, timeout=timeout)
@@ -129,17 +139,32 @@ def call(
 
 
 @app.command()
+def query(
+    type: Type,
+    key: Key,
+    name: Annotated[str, typer.Argument(help="The query's name.")],
+    args: Args = None,
+    url: Url = "",
+    json: Json = False,
+) -> None:
+    """Ask a query and print its answer."""
+    output.print_json(on_entity(url, type, key, "default", lambda entity: entity.query(name, *parse_args(args))))
+
+
+@app.command()
 def delete(
     type: Type,
     key: Key,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the end.")] = 60.0,
     url: Url = "",
     json: Json = False,
 ) -> None:
     """End an entity, after the operations that were called before."""
+    on_entity(url, type, key, "default", lambda entity: entity.describe())  # is there one at all?
     if not yes and not json and not typer.confirm(f"Delete {type} {key}? Its state will be gone"):
         raise typer.Exit(1)
-    on_entity(url, type, key, "default", lambda entity: entity.delete())
+    on_entity(url, type, key, "default", lambda entity: entity.delete(timeout=timeout))
     say(json, {"deleted": {"type": type, "key": key}}, f"deleted {type} {key}")
 
 
@@ -169,6 +194,8 @@ def sql(
             found = run_async(_fleet(url, type, query, params, timeout))
     except SqlError as exc:
         raise told(exc, query) from None
+    if getattr(found, "unanswered", None) and not found.freshness:
+        raise HarvestError("nobody answered: " + "; ".join(each.reason for each in found.unanswered))
     form = form_of(form, json)
     rows = [[plain(value) for value in row] for row in found.rows]
     write(found.columns, [[_cell(value) for value in row] for row in rows] if form is Format.table else rows, form)
@@ -214,6 +241,8 @@ class SqlProblem(ConfigError):
 
     def __init__(self, exc: SqlError, query: str) -> None:
         super().__init__("sql", exc.message)
+        self.is_called, self.line, self.column = type(exc).__name__, exc.line, exc.column
+        self.limit = getattr(exc, "limit", None)
         lines = query.split("\n")
         if exc.line is not None and exc.column is not None and 0 < exc.line <= len(lines):
             shown = f"line {exc.line}, column {exc.column}\n  {lines[exc.line - 1]}\n  {' ' * (exc.column - 1)}^"
@@ -223,4 +252,6 @@ class SqlProblem(ConfigError):
 def told(exc: SqlError, query: str) -> HarvestError:
     if isinstance(exc, SqlRefused) or exc.line is not None or type(exc) is SqlError:
         return SqlProblem(exc, query)
-    return HarvestError(f"sql: {exc.message}")
+    error = HarvestError(f"sql: {exc.message}")
+    error.is_called, error.limit = type(exc).__name__, getattr(exc, "limit", None)  # type: ignore[attr-defined]
+    return error

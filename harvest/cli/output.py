@@ -17,8 +17,8 @@ from rich.table import Table
 
 from harvest.errors import ConfigError, DefinitionError, HarvestError, PayloadError
 
-console = Console()
-errors = Console(stderr=True)
+console = Console(emoji=False)
+errors = Console(stderr=True, emoji=False)
 if not console.is_terminal:
     console.width = 200  # what goes into a pipe or a file is not folded to a screen
 
@@ -50,9 +50,9 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: list[str], rows: list[list[Any]], *, title: str | None = None) -> None:
-    table = Table(title=title, header_style="bold", box=None, pad_edge=False)
+    table = Table(title=None if title is None else escape(title), header_style="bold", box=None, pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(escape(column), overflow="fold")
     for row in rows:
         table.add_row(*(escape("" if cell is None else moment(cell)) for cell in row))
     console.print(table)
@@ -79,9 +79,15 @@ def exit_code(error: BaseException) -> int:
 
 def print_error(error: HarvestError, *, as_json: bool) -> None:
     if as_json:
-        body = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+        body = {"error": getattr(error, "is_called", type(error).__name__), "message": error.message, "hint": error.hint}
+        body |= {name: getattr(error, name) for name in ("type", "line", "column", "limit") if getattr(error, name, None)}
         sys.stderr.write(json.dumps(body, ensure_ascii=False) + "\n")
         return
-    errors.print(f"[bold red]error:[/] {escape(error.message)}", highlight=False, soft_wrap=True)
+    kind = getattr(error, "type", None)
+    errors.print(
+        f"[bold red]error:[/] {escape(error.message)}{escape(f' ({kind})') if isinstance(kind, str) else ''}",
+        highlight=False,
+        soft_wrap=True,
+    )
     if error.hint:
         errors.print(f"[yellow]hint:[/] {escape(error.hint)}", highlight=False, soft_wrap=True)

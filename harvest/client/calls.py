@@ -37,8 +37,10 @@ def handler_call(
     if not isinstance(target, str):
         mark = getattr(target, MARK, None)
         if mark is None or mark[0] != kind:
+            desk = "entity" if isinstance(definition, EntityDefinition) else "workflow"
             raise DefinitionError(
-                f"{target!r} is not a {kind}", hint=f"decorate the method with @workflow.{kind}, or pass its name"
+                f"{target!r} is not a {kind}",
+                hint=f"decorate the method with @{desk}.{kind}, or pass its name",
             )
         name = mark[1]
         fn = getattr(target, "fn", target)

@@ -231,7 +231,7 @@ class Client:
             after, left = rows[-1]["key"], None if left is None else left - len(rows)
 
     async def query_entities_sql(
-        self, type: Any, sql: str, params: Params = (), *, after: Sequence[Token] = (), timeout: Span = 10.0
+        self, type: Any, sql: str, params: Params = (), *, after: Sequence[Token] | Token = (), timeout: Span = 10.0
     ) -> FleetRows:
         """One SELECT over all live entities of a type: every owner answers from memory, and the answers are put together.
 
@@ -240,6 +240,7 @@ class Client:
         `SqlBusy` or `SqlError`; partitions that did not answer within `timeout` are in `unanswered`.
         """
         name, _ = entity_type(type)
+        after = [after] if isinstance(after, Token) else after
         return await sql_over_entities.query_all(self.site, name, sql, params, after, seconds("timeout", timeout) or 10.0)
 
     async def entity_types(self) -> dict[str, int]:

@@ -86,8 +86,9 @@ class EntityHandle:
     async def call(self, operation: Any, *args: Any, idempotency_key: str | None = None, timeout: Span = 60.0) -> Any:
         """What the operation returned; it is durable by then.
 
-        The same `idempotency_key` acts once and answers each time. Raises what the operation raised (`OperationFailed`,
-        or an error it declares), `OperationRejected` before anything is stored, `NoAnswer` after `timeout`.
+        The same `idempotency_key` acts once and answers each time. Raises what the operation raised (`OperationFailed`, or an
+        error it declares); before anything is stored `PayloadError` for arguments that do not fit (`OperationRejected` where
+        only the worker knows); `NoAnswer` after `timeout`.
         """
         name, raw, handler = operation_call(operation, args, self.definition)
         if idempotency_key is not None:
@@ -152,10 +153,10 @@ class EntityHandle:
 
     async def token(self) -> Token:
         """A commit token: a read that gets it in `after` sees all that was acknowledged until now. Raises `EntityNotFound`."""
-        event_id = await stored.token(self._site.db, self.id)
-        if event_id is None:
+        found = await stored.token(self._site.db, self.id)
+        if found is None:
             raise EntityNotFound(f"there is no {self.type} with the key {self.key!r}")
-        return Token(self.type, self.key, event_id)
+        return Token(self.type, self.key, found["execution_id"], found["event_id"])
 
     async def describe(self) -> EntitySummary:
         """Raises `EntityNotFound`."""

@@ -166,6 +166,7 @@ class EntityInstance(Instance):
         self._random = random.Random(f"{self.info.seed}/{call.update_id}")
         self.loop.number_from(blake2b(f"{self.info.seed}/{call.update_id}".encode(), digest_size=5).digest())
         self.loop.epoch_us = self.now_us
+        self.updated_us = self.updated_us or self.now_us
         self.patches.clear()
         if call.name == DELETE:
             self.deleting = True

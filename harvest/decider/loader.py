@@ -66,7 +66,15 @@ class Loader:
             run.known = False
             self.needs_load(run)
             return None
-        left = rebuild(run, decisions, self.decider.registry, self.check_activity)
+        try:
+            left = rebuild(run, decisions, self.decider.registry, self.check_activity)
+        except Exception:
+            if loaded is None or not loaded.cached or self.decider.shelf is None:
+                raise
+            self.decider.shelf.forget(run.execution_id, run.partition)  # the hub's own word counts
+            run.known = False
+            self.needs_load(run)
+            return None
         if run.decision == 0:
             return "first"
         self._count(run, hit=False)

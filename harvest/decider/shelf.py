@@ -55,8 +55,12 @@ class Shelf(Periodic):
             read = await self.cache.read(scope, run.execution_id.bytes, HISTORY)
             if read.outcome == "hit":
                 try:
-                    found[run.execution_id] = [each for chunk in read.chunks for each in _decoder.decode(chunk)]
+                    decisions = [each for chunk in read.chunks for each in _decoder.decode(chunk)]
                 except msgspec.MsgspecError:
+                    decisions = []
+                if decisions and decisions[0].decision == 1:
+                    found[run.execution_id] = decisions
+                else:
                     await self.cache.purge(scope, run.execution_id.bytes)
             else:
                 self.outcomes[self._type(run), read.outcome] += 1
@@ -71,14 +75,16 @@ class Shelf(Periodic):
         elif run.events >= self.min_events:
             self.outcomes[self._type(run), "miss"] += 1
         scope = self.scope(run.partition)
-        new = decisions[cached:] if fits else decisions
+        new = decisions[cached:]
         if scope is None or not new or run.events < self.min_events:
             return
-        self.decider.spawn(self._keep(scope, run.execution_id, new))
+        self.decider.spawn(self._keep(scope, run, new))
 
-    async def _keep(self, scope: Scope, execution_id: UUID, decisions: Sequence[StoredDecision]) -> None:
-        data = _encoder.encode(decisions)
-        await self.cache.append(scope, execution_id.bytes, HISTORY, decisions[0].decision, decisions[-1].decision, data)
+    async def _keep(self, scope: Scope, run: Run, decisions: Sequence[StoredDecision]) -> None:
+        if self.scope(run.partition) != scope:
+            return  # the tenure ended meanwhile, and its file with it
+        data, first, last = _encoder.encode(decisions), decisions[0].decision, decisions[-1].decision
+        await self.cache.append(scope, run.execution_id.bytes, HISTORY, first, last, data, begins=first == 1)
 
     def forget(self, execution_id: UUID, partition: int) -> None:
         """The run is closed, evicted or erased."""
@@ -103,7 +109,12 @@ class Shelf(Periodic):
         gone = 0
         for scope, entries in self.cache.entries().items():
             pool, _, _ = scope.name.rpartition("/")
-            if pool != self.decider.pool or not entries:
+            if pool != self.decider.pool:
+                continue
+            if self.share.epochs.get(int(scope.name[len(pool) + 1 :])) != scope.epoch:
+                await self.cache.end([scope.name])
+                continue
+            if not entries:
                 continue
             rows = await executions.load(self.decider.db, [UUID(bytes=entry) for entry in entries])
             for entry in entries:

@@ -105,6 +105,8 @@ class Signature:
     def _named(self, exc: PayloadError) -> PayloadError:
         """Turns the tuple index in a message into the parameter's name."""
         where, _, problem = exc.message.partition("\n")[0].partition(": ")
+        if problem.startswith("Tuple should have"):
+            return PayloadError(self.label, f"takes {self._arity()} argument(s) ({', '.join(self.names) or 'none'})")
         index, sep, rest = problem.partition(":")
         head, dot, tail = index.partition(".")
         if sep and head.isdigit() and int(head) < len(self.names):

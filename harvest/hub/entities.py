@@ -44,10 +44,10 @@ async def head(db: Runs, workflow_id: str) -> Row | None:
     return rows[0] if rows else None
 
 
-async def token(db: Runs, workflow_id: str) -> int | None:
-    """The last event id in the history of an entity; None where there is none."""
+async def token(db: Runs, workflow_id: str) -> Row | None:
+    """execution_id and last event_id of an entity; None where there is none."""
     rows = await db.fetch(_Q["token"], workflow_id=workflow_id)
-    return rows[0]["event_id"] if rows else None
+    return rows[0] if rows else None
 
 
 async def owners(db: Runs, pools: Sequence[str], type: str) -> dict[tuple[str, int], UUID]:

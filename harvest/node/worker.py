@@ -32,6 +32,7 @@ from harvest.node.instrument import Instrumented
 from harvest.node.unit import Unit
 from harvest.operations.entity_sql import reply
 from harvest.operations.query import Answerer
+from harvest.operations.site import Site
 from harvest.ownership.keeper import Identity, Keeper
 from harvest.ownership.term import Term
 from harvest.service import Service
@@ -214,15 +215,18 @@ class Worker(Service):
         await self._enter(self.sweeper)
         if self.entity_sql is not None:
             await self._enter(self.entity_sql)
-            site.sql = self.entity_sql
+            site.sql.append(self.entity_sql)
         self._measure()
         self.answerers = [
-            Answerer(site, unit.decider, unit.claimer.take_one, reply, first=unit.decider is self.decider)
+            Answerer(site, unit.decider, unit.claimer.take_one, self._reply, first=unit.decider is self.decider)
             for unit in self.units.values()
         ]
         site.owners.extend(unit.decider for unit in self.units.values())
         tune_gc()
         self._say_hello()
+
+    async def _reply(self, site: Site, question: str, name: str, input: str) -> None:
+        await reply(site, self.entity_sql, question, name, input)
 
     async def _open_cache(self) -> None:
         """Before anything is owned. Another process that has the directory fails the start (D-1)."""
@@ -276,8 +280,8 @@ class Worker(Service):
         if self._reconnected in site.listener.on_connect:
             site.listener.on_connect.remove(self._reconnected)
         opened = getattr(self, "_services", [])
-        if self.entity_sql is not None and site.sql is self.entity_sql:
-            site.sql = None
+        if self.entity_sql is not None and self.entity_sql in site.sql:
+            site.sql.remove(self.entity_sql)
         await self._stop([s for s in (self.entity_sql, *(u.shelf for u in units)) if s is not None], opened)
         self.activities.stop_claiming()
         await self._unpin()

@@ -19,8 +19,9 @@ from harvest.decisions.answers import Admitted, Answer, Undelivered
 from harvest.decisions.run import Delivery
 from harvest.errors import NoAnswer, PayloadError, WorkflowNotFound
 from harvest.hub import executions, messages
+from harvest.hub.database import Row
 from harvest.hub.messages import Mail
-from harvest.ids import new_id, partition_of
+from harvest.ids import new_id, partition_of, queue_of
 from harvest.operations.message import put
 from harvest.operations.site import LocalOwner, Site
 from harvest.operations.start import new_run
@@ -69,8 +70,17 @@ async def _once(site: Site, to: Address, name: str, input: msgspec.Raw, key: str
         if direct is not None:
             return direct
     mail = Mail(new_id(), to.workflow_id, "update", name, call_id, encode_event(OperationCalled(call_id, name, input)))
-    known = await _put(site, to, mail)
-    return await answer_of_mail(site, mail, patience, known=known)
+    row = await _put(site, to, mail)
+    try:
+        return await answer_of_mail(site, mail, patience, known=not row["stored"])
+    except NoAnswer:
+        again = (
+            "call again with the same idempotency_key" if key is not None else "with an idempotency_key calling again is safe"
+        )
+        raise NoAnswer(
+            f"operation {name!r} of {to.type} {to.key!r} is stored, and unanswered after {patience:g} s; it may still be done",
+            hint=f"it is kept by workers of queue {queue_of(row['pool'])!r}: is one running, or busy with it? {again}",
+        ) from None
 
 
 async def _answered_before(site: Site, to: Address, name: str, key: str) -> msgspec.Raw | None:
@@ -144,8 +154,8 @@ def _create(owner: LocalOwner | None, to: Address, partition: int, delivery: Del
     return seat if owner.offer(seat, partition, delivery) else None
 
 
-async def _put(site: Site, to: Address, mail: Mail) -> bool:
-    """Stores a call; an entity that is not there yet is stored with it. True when its key was known before."""
+async def _put(site: Site, to: Address, mail: Mail) -> Row:
+    """Stores a call; an entity that is not there yet is stored with it. `stored` is false when its key was known before."""
     row = await put(site, mail)
     while row is None:
         async with site.db.transaction() as session:
@@ -153,7 +163,7 @@ async def _put(site: Site, to: Address, mail: Mail) -> bool:
             await executions.start(session, [run])
             row = (await messages.send(session, [mail])).get(mail.message_id)
     site.wake(row["pool"], row["execution_id"], row["partition"], to.workflow_id)
-    return not row["stored"]
+    return row
 
 
 async def exists(site: Site, to: Address) -> UUID | None:

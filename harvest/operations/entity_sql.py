@@ -18,18 +18,33 @@ from uuid import UUID
 import msgspec
 import zstandard
 
-from harvest.entity_sql import Plan, Result, SqlBusy, SqlError, SqlOverrun, SqlRefused, plain
-from harvest.errors import EntityNotFound, EntitySqlOff, HarvestError, NoAnswer, QueryTimeout
-from harvest.hub import answers, entities
+from harvest.entity_sql import Plan, Result, SqlBusy, SqlClosed, SqlError, SqlOverrun, SqlRefused, plain
+from harvest.errors import (
+    DefinitionError,
+    EntityNotFound,
+    EntitySqlOff,
+    HarvestError,
+    NoAnswer,
+    QueryTimeout,
+    UnknownWorkflowError,
+)
+from harvest.hub import answers, entities, workers
 from harvest.ids import entity_id, new_id, partition_of
 from harvest.operations.entities import Address
 from harvest.operations.query import Pieces, send_pieces
-from harvest.operations.site import Site
+from harvest.operations.site import LocalSql, Site
 from harvest.wakes.topics import ANSWER, ASK, dump
 
 ONE, PART = "@sql", "@sql-part"
-_ERRORS: dict[str, type[SqlError]] = {kind.__name__: kind for kind in (SqlBusy, SqlError, SqlOverrun, SqlRefused)}
-_OURS: dict[str, type[HarvestError]] = {kind.__name__: kind for kind in (EntityNotFound, EntitySqlOff)}
+ONE_WORKER = 7.0
+"""Seconds after which a question about one entity is put to whoever owns it then: longer than any query may run."""
+RESTARTS = 5
+_ERRORS: dict[str, type[SqlError]] = {kind.__name__: kind for kind in (SqlBusy, SqlClosed, SqlError, SqlOverrun, SqlRefused)}
+_OURS: dict[str, type[HarvestError]] = {k.__name__: k for k in (DefinitionError, EntityNotFound, EntitySqlOff)}
+
+
+Place = tuple[str, int]
+"""A partition of a pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +74,11 @@ class EntityRows:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a read can wait for: this entity as far as this event."""
+    """What a read can wait for: this entity (in this life) as far as this event."""
 
     type: str
     key: str
+    execution_id: UUID
     event_id: int
 
 
@@ -123,14 +139,36 @@ class Parts:
     freshness: list[Fresh] = field(default_factory=list)
     unanswered: list[Unanswered] = field(default_factory=list)
 
+    def add(self, owner: UUID, found: dict[str, Any], answered: set[Place], reasons: Reasons) -> bool:
+        """False where this answer and an earlier one are about the same partition."""
+        fresh = [Fresh(*each, worker_id=owner) for each in found["partitions"]]  # type: ignore[misc]
+        places = {(each.pool, each.partition) for each in fresh}
+        if places & answered:
+            return False
+        self.rows += found["rows"]
+        self.freshness += fresh
+        answered |= places
+        reasons.of_places.update({(pool, partition): why for pool, partition, why in found["problems"]})
+        return True
+
+
+@dataclass(slots=True)
+class Reasons:
+    """Why something is missing."""
+
+    of_workers: dict[UUID, str] = field(default_factory=dict)
+    of_places: dict[Place, str] = field(default_factory=dict)
+
 
 # --- one entity
 
 
 async def query_one(site: Site, to: Address, sql: str, params: Any, patience: float) -> EntityRows:
     """Raises `EntityNotFound`, `EntitySqlOff`, `QueryTimeout`, and `SqlError` and its kin."""
-    local = site.sql
-    if local is not None and local.knows(to.type):
+    here = [local for local in site.sql if local.knows(to.type)]
+    if here:
+        owner = site.owner_in(to.pool, to.workflow_id)
+        local = next((each for each in here if owner is not None and each.worker_id == owner.worker_id), here[0])
         found = await local.one(to.type, to.key, sql, params)
     else:
         found = await _at_the_owner(site, to, sql, params, patience)
@@ -146,10 +184,15 @@ async def _at_the_owner(site: Site, to: Address, sql: str, params: Any, patience
         if latest is None or latest["state"] != "RUNNING":
             raise EntityNotFound(f"there is no {to.type} with the key {to.key!r}")
         whom = await entities.responder(site.db, latest["pool"], partition_of(to.workflow_id), to.type)
+        left = max(0.1, deadline - loop.time())
         if whom is not None:
             request = {"type": to.type, "key": to.key, "sql": sql, "params": params}
-            answer: dict[str, Any] = await ask(site, whom, ONE, request, max(0.1, deadline - loop.time()))
-            return answer
+            try:
+                answer: dict[str, Any] = await ask(site, whom, ONE, request, min(left, ONE_WORKER))
+                return answer
+            except (SqlClosed, NoAnswer, EntitySqlOff):  # it is going, or gone: another one will have the entity
+                if loop.time() > deadline - 0.1:
+                    raise
         if loop.time() > deadline:
             raise QueryTimeout(
                 f"no worker with owner_entity_sql answers for {to.type} {to.key!r}",
@@ -164,8 +207,18 @@ async def _at_the_owner(site: Site, to: Address, sql: str, params: Any, patience
 async def query_all(site: Site, type: str, sql: str, params: Any, tokens: Sequence[Token], patience: float) -> FleetRows:
     """Raises `SqlError` and its kin for the query; who does not answer is in `unanswered`."""
     plan = await site.sandbox.split(sql)
+    await check_known(site, type)
     parts = await gather(site, type, plan, params, tokens, patience)
     return await finish(site, plan, params, [parts])
+
+
+async def check_known(site: Site, type: str) -> None:
+    """Raises `UnknownWorkflowError` for a type that no living worker keeps and no entity has."""
+    if any(local.knows(type) for local in site.sql) or await entities.pools(site.db, type):
+        return
+    live = [json.loads(row["definitions"]).get("entities", ()) for row in await workers.live(site.db)]
+    if not any(type in names for names in live):
+        raise UnknownWorkflowError(type, "any living worker", sorted({n for names in live for n in names}), kind="entity")
 
 
 async def finish(site: Site, plan: Plan, params: Any, hubs: Sequence[Parts]) -> FleetRows:
@@ -182,32 +235,32 @@ async def finish(site: Site, plan: Plan, params: Any, hubs: Sequence[Parts]) -> 
 async def gather(site: Site, type: str, plan: Plan, params: Any, tokens: Sequence[Token], patience: float) -> Parts:
     """Asks each owner once, and again for partitions that moved meanwhile."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + patience
-    parts, errors = Parts(), dict[UUID, str]()
+    deadline, restarts = loop.time() + patience, 0
+    parts, reasons, answered = Parts(), Reasons(), set[Place]()
     wanted = {(row["pool"], p) for row in await entities.pools(site.db, type) for p in row["partitions"]}
     wanted |= {(pool, partition_of(entity_id(t.type, t.key))) for t in tokens for pool, _ in wanted}
-    answered: set[tuple[str, int]] = set()
-    while wanted - answered:
-        owners = await entities.owners(site.db, sorted({pool for pool, _ in wanted - answered}), type)
-        whom = {w for w in (owners.get(place) for place in wanted - answered) if w is not None and w not in errors}
+    owners: dict[Place, UUID] = {}
+    while left := wanted - answered - reasons.of_places.keys():
+        owners = await entities.owners(site.db, sorted({pool for pool, _ in left}), type)
+        whom = {w for w in (owners.get(place) for place in left) if w is not None and w not in reasons.of_workers}
         work = [_one_part(site, owner, type, plan, params, tokens, max(0.1, deadline - loop.time())) for owner in whom]
         for owner, found in zip(whom, await asyncio.gather(*work), strict=True):
             if isinstance(found, SqlError):
                 raise found
             if isinstance(found, Exception):
-                errors[owner] = str(found)
-                continue
-            fresh = [Fresh(*each, worker_id=owner) for each in found["partitions"]]  # type: ignore[misc]
-            if any((each.pool, each.partition) in answered for each in fresh):
-                continue  # it has taken over what another one has answered for already: asked again it would count twice
-            parts.rows += found["rows"]
-            parts.freshness += fresh
-            answered |= {(each.pool, each.partition) for each in fresh}
-        left = wanted - answered
-        if not left or loop.time() > deadline - 0.1 or not await _may_come(site, left, owners, errors):
+                reasons.of_workers[owner] = str(found)
+            elif not parts.add(owner, found, answered, reasons):
+                restarts += 1  # it has taken over what another one has answered for: from the beginning, to count nothing twice
+                parts, answered = Parts(), set()
+                reasons.of_places.clear()
+                break
+        left = wanted - answered - reasons.of_places.keys()
+        if restarts > RESTARTS or loop.time() > deadline - 0.1:
             break
-        await asyncio.sleep(0.05)
-    parts.unanswered = _missing(wanted - answered, owners if wanted - answered else {}, errors)
+        if left and not await _may_come(site, left, owners, reasons.of_workers):
+            break
+        await asyncio.sleep(0.05 if left else 0)
+    parts.unanswered = _missing(wanted - answered, owners, reasons)
     return parts
 
 
@@ -219,13 +272,15 @@ async def _may_come(
     return bool(open_pools & await entities.served(site.db))
 
 
-def _missing(places: set[tuple[str, int]], owners: dict[tuple[str, int], UUID], errors: dict[UUID, str]) -> list[Unanswered]:
+def _missing(places: set[Place], owners: dict[Place, UUID], reasons: Reasons) -> list[Unanswered]:
     by_reason: dict[tuple[str, str], list[int]] = {}
     for pool, partition in sorted(places):
         owner = owners.get((pool, partition))
-        reason = (
-            "no owner with owner_entity_sql" if owner is None else errors.get(owner, f"worker {owner} did not answer in time")
-        )
+        if owner is None:
+            reason = "no owner with owner_entity_sql"
+        else:
+            reason = reasons.of_workers.get(owner, f"worker {owner} did not answer in time")
+        reason = reasons.of_places.get((pool, partition), reason)
         by_reason.setdefault((pool, reason), []).append(partition)
     return [Unanswered(pool, tuple(partitions), reason) for (pool, reason), partitions in by_reason.items()]
 
@@ -233,17 +288,18 @@ def _missing(places: set[tuple[str, int]], owners: dict[tuple[str, int], UUID], 
 async def _one_part(
     site: Site, owner: UUID, type: str, plan: Plan, params: Any, tokens: Sequence[Token], patience: float
 ) -> dict[str, Any] | Exception:
-    wait_for = [[entity_id(t.type, t.key), t.key, t.event_id] for t in tokens if t.type == type]
+    wait_for = [[entity_id(t.type, t.key), t.key, str(t.execution_id), t.event_id] for t in tokens if t.type == type]
     try:
-        if site.sql is not None and any(local.worker_id == owner for local in site.owners):
+        local = next((each for each in site.sql if each.worker_id == owner), None)
+        if local is not None:
             async with asyncio.timeout(patience):
-                return await site.sql.part(type, plan.partial, params, wait_for, patience)
+                return await local.part(type, plan.partial, params, wait_for, patience)
         request = {"type": type, "sql": plan.partial, "params": params, "tokens": wait_for, "patience": 0.7 * patience}
         answer: dict[str, Any] = await ask(site, owner, PART, request, patience)
         return answer
     except (SqlError, HarvestError, TimeoutError) as exc:
-        if isinstance(exc, SqlOverrun) and exc.limit == "table_bytes":
-            return EntitySqlOff(exc.message)
+        if isinstance(exc, SqlBusy) or (isinstance(exc, SqlOverrun) and exc.limit == "table_bytes"):
+            return EntitySqlOff(exc.message)  # not the query's doing: others may answer for these partitions
         return TimeoutError(f"worker {owner} did not answer in time") if isinstance(exc, TimeoutError) else exc
 
 
@@ -297,9 +353,9 @@ SENT_AT_ONCE = 200_000
 """Characters of an answer that travel as NOTIFYs; a longer one is stored for the one who asked."""
 
 
-async def reply(site: Site, question: str, name: str, input: str) -> None:
+async def reply(site: Site, local: LocalSql | None, question: str, name: str, input: str) -> None:
     """The worker's side of `ask`."""
-    request, local = unpack(input), site.sql
+    request = unpack(input)
     try:
         if local is None:
             raise EntitySqlOff("this worker does not answer SQL over entities: owner_entity_sql is off")

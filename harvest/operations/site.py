@@ -70,6 +70,9 @@ class LocalOwner(Protocol):
 class LocalSql(Protocol):
     """SQL over entities, as a worker in this process answers it."""
 
+    @property
+    def worker_id(self) -> UUID: ...
+
     def knows(self, type: str) -> bool: ...
 
     async def one(self, type: str, key: str, sql: str, params: Any) -> dict[str, Any]: ...
@@ -89,7 +92,7 @@ class Site:
         self.shard: tuple[int, int] | None = None
         self.notifier.on_strays = self.forward_strays
         self.owners: list[LocalOwner] = []
-        self.sql: LocalSql | None = None
+        self.sql: list[LocalSql] = []
         self._sandbox: Pool | None = None
         self.starts: Coalescer[NewRun, bool] = Coalescer(self._start_all)
         self.mail: Coalescer[Mail, Row | Exception | None] = Coalescer(self._send_all)
@@ -185,7 +188,8 @@ class Site:
             kept = {name for names in known for name in names.get("entities", ())}
             names = kept if entity else {name for each in known for name in each.get("workflows", ())} - kept
             if live and workflow not in names:
-                raise UnknownWorkflowError(workflow, f"the {len(live)} worker(s) of queue {pool!r}", sorted(names))
+                kind = "entity" if entity else "workflow"
+                raise UnknownWorkflowError(workflow, f"the {len(live)} worker(s) of queue {pool!r}", sorted(names), kind=kind)
             if not live:
                 return
         self._known_types.add(key)

@@ -363,7 +363,7 @@ async def test_history_stays_bounded(client, remote, worker, monkeypatch):
 
 
 async def test_no_worker_no_answer(remote):
-    with pytest.raises(NoAnswer, match="worker of its queue"):
+    with pytest.raises(NoAnswer, match="workers of queue 'default'"):
         await remote.entity("Cart", "k").call("add", {"sku": "a", "quantity": 1}, timeout=0.2)
 
 

@@ -272,3 +272,17 @@ async def test_a_path_that_is_a_file(tmp_path):
     (tmp_path / "c").write_text("")
     with pytest.raises(OSError):
         await Cache(tmp_path / "c").open()
+
+
+async def test_a_tail_never_begins_an_entry(cache):
+    await fill(cache)
+    assert await cache.append(PLACE, b"run", "history", 403, 410, b"more", begins=False)
+    assert not await cache.append(PLACE, b"run", "history", 500, 510, b"a gap", begins=False)
+    assert (await cache.read(PLACE, b"run", "history")).outcome == "miss"
+    assert not await cache.append(PLACE, b"run", "history", 403, 410, b"more", begins=False)
+    await fill(cache)
+    late = asyncio.create_task(cache.append(PLACE, b"run", "history", 403, 404, b"x" * 200_000, begins=False))
+    await asyncio.sleep(0)
+    await cache.end([PLACE.name])
+    assert not await late
+    assert (await cache.read(PLACE, b"run", "history")).outcome == "miss" and files(cache) == []

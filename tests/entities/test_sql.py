@@ -240,7 +240,7 @@ async def test_who_cannot_answer_is_named(client, remote, dsn, worker, sql_worke
         assert not rows.complete and "the most is 100" in rows.unanswered[0].reason
     async with sql_worker(client):
         token = await client.entity(Aeroplane, "N001").token()
-        ahead = type(token)(token.type, token.key, token.event_id + 100)
+        ahead = type(token)(token.type, token.key, token.execution_id, token.event_id + 100)
         rows = await remote.query_entities_sql(Aeroplane, "SELECT key FROM entity", after=[ahead], timeout=0.5)
         assert not rows.complete and "commit token" in rows.unanswered[0].reason
 
@@ -256,9 +256,11 @@ async def test_large_answers_travel(client, remote, sql_worker):
 
 async def test_a_type_that_nobody_has(client, remote, sql_worker):
     async with sql_worker(client):
-        assert (await remote.query_entities_sql("Nothing", "SELECT count(*) FROM entity")).rows == [(0,)]
+        with pytest.raises(UnknownWorkflowError, match="entity type 'Nothing'"):
+            await remote.query_entities_sql("Nothing", "SELECT count(*) FROM entity")
+        assert (await remote.query_entities_sql(Aeroplane, "SELECT count(*) FROM entity")).rows == [(0,)]
         with pytest.raises(UnknownWorkflowError):
-            await client.site.sql.part("Nothing", "SELECT 1 FROM entity", [], [], 1)
+            await client.site.sql[0].part("Nothing", "SELECT 1 FROM entity", [], [], 1)
         with pytest.raises(EntitySqlOff):
             raise EntitySqlOff("named")
 
@@ -277,3 +279,78 @@ async def test_the_worker_keeps_its_leases_and_answers_while_sql_runs_wild(clien
                 await task
         assert worker.keeper.tenures == 1
         assert (await plane.sql("SELECT 1")).rows == [(1,)]
+
+
+SLOW = "SELECT max(n.value) FROM entity, json_each('[' || printf('%.*c', 400000, '1') || ']') n, json_each('[1,2,3,4,5,6]')"
+
+
+async def peers(*workers) -> None:
+    """Until each owns something."""
+    while not all(worker.keeper.shares["default"].epochs for worker in workers):
+        await asyncio.sleep(0.02)
+
+
+async def test_complete_answers_count_each_entity_once_while_ownership_moves(client, remote, dsn, sql_worker):
+    question = "SELECT key FROM entity"
+    async with sql_worker(client), harvest.connect(dsn) as second:
+        await fill(client, 60)
+        for _ in range(3):
+            asking = [asyncio.create_task(remote.query_entities_sql(Aeroplane, SLOW)) for _ in range(3)]
+            asking += [asyncio.create_task(remote.query_entities_sql(Aeroplane, question)) for _ in range(3)]
+            async with sql_worker(second) as peer:
+                asking += [asyncio.create_task(second.query_entities_sql(Aeroplane, question)) for _ in range(3)]
+                await peers(peer)
+                asking += [asyncio.create_task(remote.query_entities_sql(Aeroplane, question)) for _ in range(3)]
+            answers = await asyncio.gather(*asking)
+            whole = [a for a in answers if a.complete and a.columns == ["key"]]
+            assert whole and all(len(a) == 60 == len(set(a)) for a in whole)
+            assert all(sum(each.entities for each in a.freshness) == 60 for a in whole)
+
+
+async def test_a_worker_that_stops_is_not_the_querys_fault(client, remote, dsn, sql_worker):
+    async with sql_worker(client) as first, harvest.connect(dsn) as second:
+        await fill(client, 30)
+        for _ in range(2):
+            async with sql_worker(second) as peer:
+                await peers(first, peer)
+                asking = [remote.query_entities_sql(Aeroplane, "SELECT count(*) FROM entity") for _ in range(10)]
+                asking += [remote.entity(Aeroplane, f"N{n:03}").sql("SELECT 1") for n in range(10)]
+                work = asyncio.gather(*asking)
+                await asyncio.sleep(0.01)
+            answers = await work
+            assert all(a.rows == [(30,)] for a in answers[:10] if a.complete)
+            assert all(a.rows == [(1,)] for a in answers[10:])
+
+
+async def test_a_token_of_an_earlier_life_is_met(client, sql_worker):
+    async with sql_worker(client):
+        plane = client.entity(Aeroplane, "N1")
+        for _ in range(5):
+            await plane.call(Aeroplane.fly, "AA", 1)
+        old = await plane.token()
+        await plane.delete()
+        await plane.call(Aeroplane.fly, "AA", 7)
+        rows = await client.query_entities_sql(Aeroplane, "SELECT state ->> '$.miles' FROM entity", after=old)
+        assert rows.complete and rows.rows == [(7.0,)]
+
+
+async def test_two_workers_on_one_client(client, remote, sql_worker):
+    async with sql_worker(client) as one, sql_worker(client) as two:
+        await peers(one, two)
+        await fill(client, 40)
+        for where in (client, remote):
+            rows = await where.query_entities_sql(Aeroplane, "SELECT count(*) FROM entity")
+            assert rows.complete and rows.rows == [(40,)]
+            assert (await where.entity(Aeroplane, "N005").sql("SELECT key FROM entity")).rows == [("N005",)]
+
+
+async def test_one_state_that_cannot_be_read_hides_its_partition_only(client, remote, sql_worker):
+    async with sql_worker(client):
+        await fill(client, 12)
+        newer = "update decisions set events = replace(events::text, '\"version\":1', '\"version\":9')::json"
+        await remote.db.fetch(
+            Query("t", newer + " where execution_id = (select execution_id from entity_state where key = 'N001')")
+        )
+        rows = await client.query_entities_sql(Aeroplane, "SELECT count(*) FROM entity")
+        assert not rows.complete and rows.rows[0][0] in (10, 11)
+        assert "Aeroplane 'N001' cannot be read" in rows.unanswered[0].reason

@@ -33,7 +33,7 @@ from executions e where e.workflow_id = :workflow_id::text and e.closed_at is nu
 
 -- name: token
 -- How far the history of an entity goes.
-select d.first_event_id + json_array_length(d.events) - 1 as event_id from executions e
+select e.execution_id, d.first_event_id + json_array_length(d.events) - 1 as event_id from executions e
 cross join lateral (select * from decisions d where d.execution_id = e.execution_id order by d.decision desc limit 1) d
 where e.workflow_id = :workflow_id::text and e.closed_at is null
 
