@@ -19,7 +19,7 @@ import msgspec
 
 from harvest.core import events as ev
 from harvest.core.arrivals import Rejected, no_continuing
-from harvest.core.instance import Instance, _close
+from harvest.core.instance import Instance, close_task
 from harvest.core.loop import STEPS_PER_DECISION
 from harvest.core.program import BrokenOff, EntityProgram, OperationHandler, Program, RunInfo, Sealed
 from harvest.core.replay import StoredDecision
@@ -111,7 +111,7 @@ class EntityInstance(Instance):
                 raise
             self._budget = STEPS_PER_DECISION
             if self._operation is not None:
-                _close(self._operation)
+                close_task(self._operation)
                 self._operation = None
             self._fail(exc)
 
@@ -271,7 +271,7 @@ class EntityInstance(Instance):
             self._budget = self.loop.run_ready(self._budget)
         for task in left:
             if not task.done():
-                _close(task)
+                close_task(task)
         self.loop.ready.clear()
         self.loop.tasks = [task for task in self.loop.tasks if task.done()]
 

@@ -487,7 +487,7 @@ class Instance:
         try:
             for task in self.loop.tasks:
                 if not task.done():
-                    survivors += _close(task)
+                    survivors += close_task(task)
             self.loop.ready.clear()
         finally:
             driven.instance = None
@@ -507,7 +507,7 @@ def _foreign(exc: BaseException) -> bool:
     return isinstance(exc, RuntimeError) and any(sign in text for sign in _FOREIGN_SIGNS)
 
 
-def _close(task: asyncio.Task[Any]) -> int:
+def close_task(task: asyncio.Task[Any]) -> int:
     coro = cast(Any, task.get_coro())
     for _ in range(10):
         try:

@@ -47,16 +47,12 @@ Place = tuple[str, int]
 """A partition of a pool."""
 
 
-@dataclass(frozen=True, slots=True)
-class EntityRows:
-    """Rows of a query over one entity. `source` says where its state was read: resident, disk or history; the state is
-    that of `event_id`."""
+@dataclass(slots=True)
+class Rows:
+    """Columns, and rows in their order."""
 
     columns: list[str]
     rows: list[tuple[Any, ...]]
-    source: str
-    event_id: int
-    updated_at: datetime
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return iter(self.rows)
@@ -70,6 +66,16 @@ class EntityRows:
     def plain(self) -> list[list[Any]]:
         """Rows as JSON has them (infinities as texts, bytes as base64)."""
         return [[plain(value) for value in row] for row in self.rows]
+
+
+@dataclass(slots=True)
+class EntityRows(Rows):
+    """Rows of a query over one entity. `source` says where its state was read: resident, disk or history; the state is
+    that of `event_id`."""
+
+    source: str
+    event_id: int
+    updated_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,29 +112,15 @@ class Unanswered:
 
 
 @dataclass(slots=True)
-class FleetRows:
+class FleetRows(Rows):
     """Rows of a query over a type. `complete` when every partition that has such entities has answered."""
 
-    columns: list[str]
-    rows: list[tuple[Any, ...]]
-    freshness: list[Fresh] = field(default_factory=list)
+    freshness: list[Fresh] = field(default_factory=list, repr=False)
     unanswered: list[Unanswered] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
         return not self.unanswered
-
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def dicts(self) -> list[dict[str, Any]]:
-        return Result(self.columns, [list(row) for row in self.rows]).dicts()
-
-    def plain(self) -> list[list[Any]]:
-        return [[plain(value) for value in row] for row in self.rows]
 
 
 @dataclass(slots=True)
