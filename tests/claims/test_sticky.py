@@ -73,7 +73,8 @@ async def test_follow_ups_go_to_the_worker_that_has_the_run(client, remote):
         assert len({worker for _, worker, _, _ in taken}) == 1
         assert [(s, m) for _, _, s, m in taken] == [("normal", "first")] + [("sticky", "warm")] * 8
         mine, other = (one, two) if taken[0][1] == one.keeper.worker_id else (two, one)
-        assert mine.units["default"].claimer.counts["sticky_hit_expected"] == 8
+        # A poke that comes while a decision parks makes the run due once more: a claim may find nothing to decide.
+        assert mine.units["default"].claimer.counts["sticky_hit_expected"] >= 8
         assert other.units["default"].claimer.claimed == 0
 
 
