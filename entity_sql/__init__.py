@@ -20,12 +20,11 @@ kills what overruns. SQL text is only parsed there, too. The parent never waits 
 A library of its own: it knows nothing of the engine that uses it.
 """
 
-from .document import Document
 from .errors import SqlBusy, SqlClosed, SqlError, SqlOverrun, SqlRefused
 from .limits import Limits
 from .pool import Pool
 from .table import Table
-from .wire import Plan, Reading, Result, by_name, plain
+from .wire import Document, Plan, Reading, Result, by_name, plain
 
 __all__ = [
     "Document",

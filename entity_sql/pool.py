@@ -10,11 +10,10 @@ from typing import Any, Self
 
 import msgspec
 
-from .document import Document
 from .errors import SqlBusy, SqlClosed, SqlError, SqlOverrun, SqlRefused
 from .limits import GRACE, Limits
 from .process import Child, Gone, answered
-from .wire import Ask, Limited, Merge, Plan, Read, Reading, Reply, Result, Split, by_name, size_of
+from .wire import Ask, Document, Limited, Merge, Plan, Read, Reading, Reply, Result, Split, by_name, size_of
 
 Params = Sequence[Any] | Mapping[str, Any]
 
@@ -56,7 +55,7 @@ class Pool:
             raise SqlOverrun(
                 f"the document is {len(document.state):,} bytes, the most is {self.limits.value_bytes:,}", limit="value_bytes"
             )
-        reply = await self._ask(Ask(document.row(), sql, params_of(params), bounds_of(self.limits, len(document.state))))
+        reply = await self._ask(Ask(document, sql, params_of(params), bounds_of(self.limits, len(document.state))))
         assert isinstance(reply, Result)
         return reply
 

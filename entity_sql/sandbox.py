@@ -10,10 +10,9 @@ import apsw
 
 from . import limits as bound
 from .explain import Trouble, at, place_of, said
-from .wire import Limited, Result, Row, size_of
+from .wire import Document, Limited, Result, size_of
 
 LENGTH = 1_000_000_000
-COLUMNS = ("type", "key", "state", "event_id", "updated_at")
 _TABLES = {"entity", "part", "json_each", "json_tree", None}
 _NAMES = """
 -> ->> abs acos acosh asin asinh atan atan2 atanh avg ceil ceiling char coalesce concat concat_ws cos cosh count
@@ -102,7 +101,7 @@ def fresh(indexes: list[str] | None = None) -> apsw.Connection:
     return connection
 
 
-def over_one(row: Row, sql: str, params: Any, bounds: Limited) -> Result:
+def over_one(row: Document, sql: str, params: Any, bounds: Limited) -> Result:
     connection = fresh()
     try:
         connection.execute(

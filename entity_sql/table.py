@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .document import Document
 from .errors import SqlBusy, SqlClosed, SqlOverrun
 from .limits import GRACE, Limits
 from .pool import check, params_of
 from .process import Child, Gone, answered
-from .wire import AskTable, Limited, Put, Result
+from .wire import AskTable, Document, Limited, Put, Result
 
 AT_ONCE = 1_000
 FEED = 30.0
@@ -119,7 +118,7 @@ class Table:
         try:
             while self._changed:
                 some = {key: self._changed.pop(key) for key in list(self._changed)[:AT_ONCE]}
-                rows = [document.row() for document in some.values() if document is not None]
+                rows = [document for document in some.values() if document is not None]
                 gone = [key for key, document in some.items() if document is None]
                 answered(await child.ask(Put(self.type, rows, gone, self.indexes), FEED))
         except BaseException:  # it has some of them: the next one gets all

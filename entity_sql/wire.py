@@ -25,20 +25,20 @@ class Limited(msgspec.Struct, array_like=True):
     value_bytes: int
 
 
-class Row(msgspec.Struct, array_like=True):
-    """A document: `state` is JSON, `updated_at` ISO 8601."""
+class Document(msgspec.Struct, array_like=True, frozen=True):
+    """What is asked about. `state` is a JSON text in UTF-8, `updated_at` ISO 8601."""
 
     type: str
     key: str
     state: bytes
-    event_id: int
-    updated_at: str
+    event_id: int = 0
+    updated_at: str = ""
 
 
 class Ask(msgspec.Struct, tag=True, tag_field="_"):
     """One statement over one document."""
 
-    row: Row
+    row: Document
     sql: str
     params: Any
     bounds: Limited
@@ -48,7 +48,7 @@ class Put(msgspec.Struct, tag=True, tag_field="_"):
     """Documents that are new or have changed, and keys that are gone. `indexes` are paths of the state."""
 
     type: str
-    rows: list[Row] = []
+    rows: list[Document] = []
     gone: list[str] = []
     indexes: list[str] = []
 

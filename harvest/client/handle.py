@@ -116,7 +116,7 @@ class WorkflowHandle(Generic[T]):
 
     async def _execution(self) -> UUID:
         if self.execution_id is None:
-            latest = (await executions.latest(self._site.db, [self.id])).get(self.id)
+            latest = await self._site.latest.submit(self.id)
             if latest is None:
                 raise WorkflowNotFound(f"no run has the workflow id {self.id!r}")
             self.execution_id = latest["execution_id"]

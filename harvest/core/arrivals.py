@@ -108,7 +108,7 @@ def broke(run: Instance, arrival: ev.ActivityFailed | ev.ChildFailed | ev.Extern
 
 
 def signal(run: Instance, arrival: ev.SignalReceived) -> bool:
-    if hasattr(run, "admit"):
+    if not run.takes_signals:
         log.warning("entity %s: signal %r dropped, entities take operations", run.info.workflow_id, arrival.name)
         return run.replaying
     handler = run.program.signal(arrival.name)
@@ -190,10 +190,7 @@ async def update_task(run: Instance, update_id: str, handler: Handler, coro: Any
 
 
 def operation(run: Instance, arrival: ev.OperationCalled) -> bool:
-    admit = getattr(run, "admit", None)
-    if admit is None:
-        raise Rejected from WorkflowMisuse(f"{run.info.type!r} is a workflow; operations are called on entities")
-    admit(arrival)
+    run.admit(arrival)
     return True
 
 

@@ -97,6 +97,8 @@ class EntityInstance(Instance):
 
     # --- what the kernel asks of any instance -------------------------------------------------------
 
+    takes_signals = False
+
     def _drain(self) -> None:
         self._turn()
         while not self.closed and self._advance():
@@ -122,8 +124,7 @@ class EntityInstance(Instance):
     def call_path(self) -> tuple[str, ...]:
         return (*(self.current.path if self.current is not None else ()), self.info.workflow_id)
 
-    def footprint(self) -> int:
-        """Bytes of its state."""
+    def footprint(self, history: int) -> int:
         return len(self.data)
 
     def unanswered(self) -> list[ev.OperationCalled]:

@@ -157,6 +157,16 @@ class Instance:
     def _end_of_turn(self) -> None:
         """What an instance of another kind still has to say before the decision is written."""
 
+    takes_signals = True
+
+    def admit(self, call: ev.OperationCalled) -> None:
+        """Takes a call of an operation: entities do."""
+        raise Rejected from WorkflowMisuse(f"{self.info.type!r} is a workflow; operations are called on entities")
+
+    def footprint(self, history: int) -> int:
+        """Bytes that stand for its size: those of its history, as far as nothing better is known."""
+        return history
+
     @property
     def restless(self) -> bool:
         """True when it has more to do without anything arriving."""

@@ -178,6 +178,10 @@ class Decider(Service):
         self.timers.forget(run.execution_id)
         self.loader.waiting.pop(run.execution_id, None)
         run.drop_instance()
+        self.unlist(run)
+
+    def unlist(self, run: Run) -> None:
+        """It is not found here any more."""
         if self.runs.get(run.execution_id) is run:
             del self.runs[run.execution_id]
         if self.open_ids.get(run.workflow_id) == run.execution_id:
@@ -559,9 +563,7 @@ class Decider(Service):
         run.terminal = True
         self.unclaim(run)
         self.timers.forget(run.execution_id)
-        self.runs.pop(run.execution_id, None)
-        if self.open_ids.get(run.workflow_id) == run.execution_id:
-            del self.open_ids[run.workflow_id]
+        self.unlist(run)
         for delivery in run.queue:  # through the mailbox they reach a successor behind the mail that came first
             refuse(delivery.ack, Undelivered("the run closed"))
         unread = run.mail or run.loading or run.loaded is not None or any(d.message is not None for d in run.queue)

@@ -46,9 +46,7 @@ class Launches:
         decider = self.decider
         refuse(run.launch_ack, Undelivered("the run was not stored"))
         decider.refuse_all(run)
-        decider.runs.pop(run.execution_id, None)
-        if decider.open_ids.get(run.workflow_id) == run.execution_id:
-            del decider.open_ids[run.workflow_id]
+        decider.unlist(run)
         run.drop_instance()
 
     def came_to_nothing(self, draft: Draft) -> bool:

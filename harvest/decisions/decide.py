@@ -9,7 +9,6 @@ from uuid import UUID
 
 from harvest.core import events as ev
 from harvest.core.arrivals import closing_command
-from harvest.core.entity import EntityInstance
 from harvest.core.instance import Instance
 from harvest.core.program import Outcome
 from harvest.decisions.run import Delivery, Run
@@ -164,14 +163,11 @@ def _drive(draft: Draft, instance: Instance, reserve: Reserve) -> None:
     draft.commands = outcome.commands
     if outcome.closed:
         draft.closing = outcome.commands[-1]
-    if isinstance(instance, EntityInstance):
-        run.history_bytes = instance.footprint()
     _note_work(run, draft, reserve)
     if ingested or outcome.commands or draft.number == 1:
         draft.events = ev.encode_events([*ingested, *outcome.commands])
         run.events += len(ingested) + len(outcome.commands)
-        if not isinstance(instance, EntityInstance):
-            run.history_bytes += len(draft.events)
+        run.history_bytes = instance.footprint(run.history_bytes + len(draft.events))
         run.decision = draft.number
     for command in outcome.commands:
         if isinstance(command, (ev.ChildStarted, ev.RunContinued)):

@@ -205,7 +205,7 @@ def _rebuild_entity(
     run: Run, program: EntityDefinition, info: RunInfo, decisions: list[StoredDecision], check: Any
 ) -> Unfinished:
     entity = run.instance = rebuild_entity(info, program, decisions, check)
-    run.history_bytes = entity.footprint()
+    run.history_bytes = entity.footprint(run.history_bytes)
     called = [call for call in entity.unanswered() if call.caller is None]
     run.remote_updates = {call.update_id for call in called} - set(run.updates)
     work: dict[int, Any] = {}

@@ -16,7 +16,6 @@ from harvest.core.events import Arrival, CancelRequested, SignalReceived, Termin
 from harvest.decisions.answers import Undelivered
 from harvest.decisions.run import Delivery
 from harvest.errors import NoAnswer, WorkflowMisuse, WorkflowNotFound
-from harvest.hub import executions
 from harvest.hub.database import Row
 from harvest.hub.messages import Mail
 from harvest.ids import is_entity, new_id, partition_of
@@ -79,7 +78,7 @@ async def put(site: Site, mail: Mail) -> Row | None:
         assert not isinstance(row, Exception)
         if row is not None:
             return row
-        latest = (await executions.latest(site.db, [mail.workflow_id])).get(mail.workflow_id)
+        latest = await site.latest.submit(mail.workflow_id)
         if latest is None or latest["state"] != "RUNNING":
             return None
     return None

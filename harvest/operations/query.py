@@ -59,7 +59,7 @@ async def _within(patience: float, name: str, answer: Awaitable[msgspec.Raw]) ->
 
 async def _find(site: Site, workflow_id: str, execution_id: UUID | None) -> Any:
     if execution_id is None:
-        latest = (await executions.latest(site.db, [workflow_id])).get(workflow_id)
+        latest = await site.latest.submit(workflow_id)
         if latest is not None:
             return latest
     else:

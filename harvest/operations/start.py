@@ -71,7 +71,7 @@ async def start(site: Site, run: NewRun, conflict: str, *, signal: tuple[str, ms
         elif await site.starts.submit(run):
             _announce(site, run, mail=False)
             return Started(run.execution_id, True)
-        latest = (await executions.latest(site.db, [run.workflow_id])).get(run.workflow_id)
+        latest = await site.latest.submit(run.workflow_id)
         if latest is None:
             continue
         if latest["execution_id"] == run.execution_id:  # an earlier try stored it; how far it is, its owner knows
