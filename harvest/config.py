@@ -46,6 +46,7 @@ class WorkerConfig(BaseSettings):
     pins, residents and the warm cache. `owner_disk_cache` is a directory of this process's own for sealed
     histories of runs with at least `owner_disk_cache_min_events` events; with it `owner_entity_sql` answers SQL over entities,
     and over a whole type from tables of at most `entity_table_bytes` of JSON each.
+    `max_workflow_attempts` is the ceiling over all retry policies of workflows; a handle follows 256 attempts at most.
     `max_workflow_slots` bounds the runs claimed at once; zero takes no workflows at all.
     """
 
@@ -58,6 +59,7 @@ class WorkerConfig(BaseSettings):
     resident_workflows: bool = True
     workflow_cache_size: int = Field(1000, ge=0, le=10_000_000)
     workflow_cache_bytes: int = Field(256 * 1024 * 1024, ge=0)
+    max_workflow_attempts: int = Field(256, ge=1, le=100_000)
     max_activity_slots: int = Field(200, ge=0, le=100_000)
     activity_threads: int = Field(16, ge=1, le=1_000)
     commit_lanes: int = Field(2, ge=1, le=16)

@@ -171,7 +171,7 @@ class WorkflowAlreadyStarted(HarvestError):
         super().__init__(
             f"workflow id {workflow_id!r} is taken: execution {execution_id} is {state}",
             hint="choose another id, or start with conflict='use_existing' or conflict='terminate_existing'"
-            if state == "RUNNING"
+            if state in ("RUNNING", "PAUSED")
             else "choose another id, or start with reuse='allow_duplicate'",
         )
         self.workflow_id, self.execution_id, self.state = workflow_id, execution_id, state
@@ -179,6 +179,25 @@ class WorkflowAlreadyStarted(HarvestError):
 
 class WorkflowNotFound(HarvestError):
     """No run with this id, or none that is still open where an open one is needed."""
+
+
+class WorkflowClosed(WorkflowNotFound):
+    """The run is closed, and nothing follows it that could take the request."""
+
+    def __init__(self, workflow_id: str, execution_id: object, state: str, *, hint: str | None = None) -> None:
+        super().__init__(f"execution {execution_id} of {workflow_id!r} is {state}: it takes nothing any more", hint=hint)
+        self.workflow_id, self.execution_id, self.state = workflow_id, execution_id, state
+
+
+class RetryChainTooLong(HarvestError):
+    """The attempts of a run are more than a handle follows (L-7); addressing a later one, or the workflow id, works."""
+
+    def __init__(self, execution_id: object, most: int) -> None:
+        super().__init__(
+            f"more than {most} attempts follow execution {execution_id}; none of them is taken for the live one",
+            hint="address the workflow id, or cap RetryPolicy.max_attempts and HARVEST_MAX_WORKFLOW_ATTEMPTS",
+        )
+        self.execution_id = execution_id
 
 
 class QueryFailed(HarvestError):

@@ -31,7 +31,7 @@ from harvest.core import events as ev
 from harvest.core.instance import Instance, current_instance
 from harvest.core.lint import lint_workflow
 from harvest.core.program import ContinueAsNew, RunInfo
-from harvest.definitions.options import Span, activity_options, seconds
+from harvest.definitions.options import RetryPolicy, Span, activity_options, retry_spec, seconds
 from harvest.definitions.registry import definition_of
 from harvest.definitions.workflow import DEFINITION, MARK, WorkflowDefinition, json_args
 from harvest.entity import EntityCalls
@@ -132,16 +132,19 @@ def defn(target: C, /) -> C: ...
 @overload
 def defn(target: Callable[P, Coroutine[Any, Any, T]], /) -> WorkflowFunction[P, T]: ...
 @overload
-def defn(*, name: str) -> Callable[[Any], Any]: ...
+def defn(*, name: str | None = None, retry: RetryPolicy | None = None) -> Callable[[Any], Any]: ...
 
 
-def defn(target: Any = None, /, *, name: str | None = None) -> Any:
+def defn(target: Any = None, /, *, name: str | None = None, retry: RetryPolicy | None = None) -> Any:
     """Declares a workflow: an async function, or a class with one `@workflow.run` method.
+
+    With `retry` a run that fails begins again from its start, as the next attempt of the same logical run; a start may say
+    otherwise.
 
     Raises `DefinitionError` for what cannot run. Calls that would break replay are refused here
     (`asyncio.as_completed`) or warned of (clocks, dice, files).
     """
-    localns = dict(sys._getframe(1).f_locals)
+    localns, spec = dict(sys._getframe(1).f_locals), retry_spec(retry)
 
     def decorate(what: Any) -> Any:
         label: str = name or getattr(what, "__name__", None) or repr(what)
@@ -151,11 +154,11 @@ def defn(target: Any = None, /, *, name: str | None = None) -> Any:
                 runs = [m for b in what.__mro__ for m in vars(b).values() if getattr(m, MARK, ("",))[0] == "run"][:1]
             if len(runs) != 1:
                 raise DefinitionError(f"workflow {label!r} needs exactly one @workflow.run method, it has {len(runs)}")
-            definition = WorkflowDefinition(runs[0], label, cls=what, localns={**localns, what.__name__: what})
+            definition = WorkflowDefinition(runs[0], label, cls=what, localns={**localns, what.__name__: what}, retry=spec)
             lint_workflow(what, label)
             setattr(what, DEFINITION, definition)
             return what
-        definition = WorkflowDefinition(what, label, cls=None, localns=localns)
+        definition = WorkflowDefinition(what, label, cls=None, localns=localns, retry=spec)
         lint_workflow(what, label)
         return WorkflowFunction(definition, what)
 
@@ -414,12 +417,14 @@ def start_child(
     parent_close: str = "terminate",
     timeout: Span = None,
     priority: int = 0,
+    retry: RetryPolicy | None = None,
     result_type: Any = Any,
 ) -> ChildHandle[Any]:
     """Starts a child workflow (decorated object, or a name) and returns its handle at once.
 
     `parent_close` says what becomes of it when this run closes first: terminate, cancel or abandon.
-    A child whose id is taken fails with `ChildWorkflowError` of type WorkflowAlreadyStarted.
+    The parent hears of the last attempt of a child with `retry`. A child whose id is taken fails with `ChildWorkflowError`
+    of type WorkflowAlreadyStarted.
     """
     return _start_child(
         workflow,
@@ -430,6 +435,7 @@ def start_child(
         parent_close=parent_close,
         timeout=timeout,
         priority=priority,
+        retry=retry,
         result_type=result_type,
     )
 
@@ -449,6 +455,7 @@ def _start_child(
     parent_close: str = "terminate",
     timeout: Span = None,
     priority: int = 0,
+    retry: RetryPolicy | None = None,
     result_type: Any = Any,
 ) -> ChildHandle[Any]:
     instance = _instance("start_child")
@@ -461,7 +468,7 @@ def _start_child(
             raise PayloadError("id", f"must not begin with '@', got {id!r}: such ids are those of entities")
     if queue is not None:
         check_queue("queue", queue)
-    seconds("timeout", timeout)
+    span, spec = seconds("timeout", timeout), retry_spec(retry)
     definition = definition_of(workflow)
     if isinstance(definition, WorkflowDefinition):
         name, raw, decode = definition.name, definition.signature.encode_args(args, kwargs), definition.signature.decode_result
@@ -475,7 +482,7 @@ def _start_child(
     def make(seq: int) -> ev.ChildStarted:
         own = instance.info
         child_id = id or f"{own.workflow_id.removeprefix(ENTITY)}/{seq}-{own.seed & 0xFFFFFF:06x}"
-        return ev.ChildStarted(seq, child_id, name, raw, queue, parent_close, seconds("timeout", timeout), priority)
+        return ev.ChildStarted(seq, child_id, name, raw, queue, parent_close, span, priority, spec)
 
     future = instance.start_child(make, decode)
     return ChildHandle(future.name, future)

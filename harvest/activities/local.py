@@ -8,10 +8,10 @@ from collections.abc import Callable
 from uuid import UUID
 
 from harvest.activities.attempt import Attempt, Threads
-from harvest.activities.retry import next_try
 from harvest.core import events as ev
 from harvest.decisions.ports import Step
 from harvest.definitions.registry import Registry
+from harvest.definitions.retry import next_try
 from harvest.errors import ActivityTimeout
 from harvest.failure import Failure, failure_of
 

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import msgspec
 
-from harvest.activities.retry import next_try
 from harvest.core.events import DEFAULT_OPTIONS, ActivityOptions
+from harvest.definitions.retry import next_try
 from harvest.errors import ActivityTimeout
 from harvest.failure import Failure, encode_failure, failure_of
 from harvest.hub import activity_tasks

@@ -12,7 +12,6 @@ import msgspec
 
 from harvest.activities.attempt import Attempt, Threads
 from harvest.activities.local import LocalSteps
-from harvest.activities.retry import next_try
 from harvest.backoff import Backoff
 from harvest.clock import MICRO, Clock
 from harvest.coalesce import Coalescer
@@ -20,6 +19,7 @@ from harvest.core import events as ev
 from harvest.decisions.ports import Step
 from harvest.definitions.activity import ActivityDefinition
 from harvest.definitions.registry import Registry
+from harvest.definitions.retry import next_try
 from harvest.errors import HubUnreachable
 from harvest.failure import Failure, encode_failure, failure_of
 from harvest.hub import activity_tasks

@@ -9,11 +9,13 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
+import msgspec
+
 from harvest.client.calls import handler_call, workflow_call
 from harvest.client.entity import EntityHandle, EntitySummary
 from harvest.client.entity import summary_of as entity_summary_of
 from harvest.client.handle import RunSummary, WorkflowHandle, summary_of
-from harvest.definitions.options import Span, seconds
+from harvest.definitions.options import RetryPolicy, Span, retry_spec, seconds
 from harvest.definitions.registry import definition_of
 from harvest.definitions.workflow import WorkflowDefinition
 from harvest.entity import entity_type
@@ -50,7 +52,8 @@ class StartOptions(TypedDict, total=False):
     `conflict` says what happens when the id has an open run: fail (the default), use_existing or
     terminate_existing; `reuse` when it only has closed ones: allow_duplicate (the default), allow_failed or
     reject_duplicate. `build_id` pins the run, its children and its continuations to workers of that build. Lower
-    `priority` goes first. `timeout` ends the run as TIMED_OUT, `delay` puts off its first decision (timedeltas or
+    `priority` goes first. `retry` (else that of the definition) has a run that fails begin again. `timeout` ends an attempt as
+    TIMED_OUT, `chain_timeout` all attempts and continuations together, `delay` puts off the first decision (timedeltas or
     seconds). With `connection` (asyncpg, in a transaction) the run exists if and when that transaction commits.
     """
 
@@ -60,10 +63,17 @@ class StartOptions(TypedDict, total=False):
     reuse: str
     priority: int
     timeout: Span
+    chain_timeout: Span
+    retry: RetryPolicy | None
     delay: Span
     memo: Any
     search_attributes: dict[str, Any]
     connection: Any
+
+
+def _policy(policy: RetryPolicy | None) -> str | None:
+    spec = retry_spec(policy)
+    return None if spec is None else msgspec.json.encode(spec).decode()
 
 
 class Client:
@@ -153,6 +163,8 @@ class Client:
             reuse=reuse,
             priority=options.get("priority", 0),
             timeout=seconds("timeout", options.get("timeout")),
+            chain_timeout=seconds("chain_timeout", options.get("chain_timeout")),
+            retry=_policy(options.get("retry")),
             delay=seconds("delay", options.get("delay"), zero=True) or 0.0,
             memo=None if memo is None else as_json("memo", memo),
             attributes=None if attributes is None else starting.check_attributes(as_json("search_attributes", attributes)),
@@ -203,11 +215,10 @@ class Client:
     # --- finding
 
     def handle(self, workflow_id: str, workflow: Any = None, *, execution_id: UUID | None = None) -> WorkflowHandle[Any]:
-        """A handle on a run by its id; `workflow` gives its types."""
+        """A handle on a run by its id; `workflow` gives its types. With `execution_id`: on that one and its attempts."""
         definition = None if workflow is None else definition_of(workflow)
-        return WorkflowHandle(
-            self.site, workflow_id, execution_id, definition if isinstance(definition, WorkflowDefinition) else None
-        )
+        typed = definition if isinstance(definition, WorkflowDefinition) else None
+        return WorkflowHandle(self.site, workflow_id, execution_id, typed, pinned=execution_id is not None)
 
     def entity(self, type: Any, key: str, *, queue: str = "default") -> EntityHandle:
         """The entity of a type (class or name) and key; `queue` names the workers that keep it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Concatenate, Generic, TypeVar, overload
@@ -12,9 +12,10 @@ from uuid import UUID
 import msgspec
 
 from harvest.client.calls import handler_call
+from harvest.core.events import RetrySpec
 from harvest.core.replay import History, encode_history
 from harvest.decisions.answers import Answer
-from harvest.decisions.load import info_of
+from harvest.decisions.load import info_of, retry_of
 from harvest.definitions.options import Span, seconds
 from harvest.definitions.workflow import WorkflowDefinition
 from harvest.errors import UpdateFailed, UpdateRejected, WorkflowFailedError, WorkflowNotFound
@@ -22,8 +23,9 @@ from harvest.failure import Failure, decode_failure, error_of
 from harvest.hub import executions, history
 from harvest.hub.database import Row
 from harvest.ids import WORKFLOW_ID_CAP, check_name
-from harvest.operations import follow, message, query, update
+from harvest.operations import follow, message, pause, query, update
 from harvest.operations.follow import Outcome
+from harvest.operations.live import find, live_attempt
 from harvest.operations.site import Site
 from harvest.workflow import UpdateMethod
 
@@ -75,10 +77,46 @@ class Description:
     parent_workflow_id: str | None
     continued_from: UUID | None
     continued_to: UUID | None
+    retry_of_exec_id: UUID | None
+    retried_as: UUID | None
+    reset_of_exec_id: UUID | None
+    reset_decision: int | None
+    rerun_of_exec_id: UUID | None
+    retry: RetrySpec | None
+    chain_deadline: datetime | None
+    paused_at: datetime | None
+    legal_hold: dict[str, Any] | None
+    erased_at: datetime | None
     decisions: int
     events: int
     unread_messages: int
     activities: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """`routed_execution_id` is given where another execution took the signal than the handle was made for (L-8)."""
+
+    workflow_id: str
+    routed_execution_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainLink:
+    """One run of a chain. `link` says how it came about from `came_from`: start, retry, continued, reset (from the end of
+    `reset_decision`) or rerun."""
+
+    execution_id: UUID
+    workflow_id: str
+    type: str
+    link: str
+    came_from: UUID | None
+    attempt: int
+    state: str
+    created_at: datetime
+    closed_at: datetime | None
+    failure: Failure | None
+    reset_decision: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +137,12 @@ def _failure(text: str | None) -> Failure | None:
 
 
 class WorkflowHandle(Generic[T]):
-    """Addresses the open (else the latest) run of a workflow id. `execution_id` is the run it was made for."""
+    """A logical run: all attempts of it, and what it continues as.
+
+    Acts go to the open run of the workflow id; a handle that was made with an `execution_id` sends them to the live attempt
+    of that execution, and to no other run of the id. Looking (describe, history, stack, …) is about one execution: that
+    which the handle was made for, else the newest.
+    """
 
     def __init__(
         self,
@@ -107,7 +150,10 @@ class WorkflowHandle(Generic[T]):
         workflow_id: str,
         execution_id: UUID | None,
         definition: WorkflowDefinition | None,
+        *,
+        pinned: bool = False,
     ) -> None:
+        self._attempt = execution_id if pinned else None
         self._site, self.execution_id, self._definition = site, execution_id, definition
         self.id = check_name("id", workflow_id, WORKFLOW_ID_CAP)
 
@@ -153,23 +199,25 @@ class WorkflowHandle(Generic[T]):
         """The state now, without waiting."""
         execution_id = await self._execution()
         while True:
-            row = (await executions.outcomes(self._site.db, [execution_id])).get(execution_id)
-            if row is None:
-                return Snapshot("RUNNING")
-            if row["continued_to"] is None:
+            live = await live_attempt(self._site, execution_id)
+            if live["open"]:
+                return Snapshot(live["state"])
+            if live["continued_to"] is None:
                 break
-            execution_id = row["continued_to"]
+            execution_id = live["continued_to"]
+        row = (await executions.outcomes(self._site.db, [live["execution_id"]]))[live["execution_id"]]
         value = self._decoded(row["result"], row["type"]) if row["result"] is not None else None
         return Snapshot(row["state"], value, _failure(row["failure"]))
 
     # --- talking to it
 
-    async def signal(self, signal: Any, *args: Any, idempotency_key: str | None = None) -> None:
-        """Returns once the signal is durable. A key is delivered once."""
+    async def signal(self, signal: Any, *args: Any, idempotency_key: str | None = None) -> Signalled:
+        """Returns once the signal is durable, and where it went. A key is delivered once per logical run."""
         name, raw, _ = handler_call("signal", signal, args, self._definition)
         if idempotency_key is not None:
             check_name("idempotency_key", idempotency_key, KEY_CAP)
-        await message.signal(self._site, self.id, name, raw, idempotency_key)
+        taken = await message.signal(self._site, self.id, name, raw, idempotency_key, self._attempt)
+        return Signalled(self.id, taken if self.execution_id not in (None, taken) else None)
 
     @overload
     async def query(self, query_: Callable[Concatenate[Any, ...], R], *args: Any, timeout: Span = 10.0) -> R: ...
@@ -178,7 +226,8 @@ class WorkflowHandle(Generic[T]):
     async def query(self, query_: Any, *args: Any, timeout: Span = 10.0) -> Any:
         """Asks the run, open or closed. Raises `QueryFailed` or `QueryTimeout`."""
         name, raw, handler = handler_call("query", query_, args, self._definition)
-        answer = await query.query(self._site, self.id, None, name, raw, seconds("timeout", timeout) or 10.0)
+        attempt = None if self._attempt is None else (await find(self._site, self.id, self._attempt))["execution_id"]
+        answer = await query.query(self._site, self.id, attempt, name, raw, seconds("timeout", timeout) or 10.0)
         return msgspec.json.decode(answer) if handler is None else handler.signature.decode_result(answer)
 
     @overload
@@ -196,7 +245,8 @@ class WorkflowHandle(Generic[T]):
         if update_id is not None:
             check_name("update_id", update_id, KEY_CAP)
         try:
-            answer = await update.update(self._site, self.id, name, raw, update_id, seconds("timeout", timeout) or 60.0)
+            patience = seconds("timeout", timeout) or 60.0
+            answer = await update.update(self._site, self.id, name, raw, update_id, patience, self._attempt)
         except Answer as bad:
             kind = UpdateRejected if bad.rejected else UpdateFailed
             raise kind(name, bad.failure.message, type=bad.failure.type) from error_of(bad.failure)
@@ -204,11 +254,20 @@ class WorkflowHandle(Generic[T]):
 
     async def cancel(self, reason: str = "") -> None:
         """Asks it to cancel; returns once the request is durable."""
-        await message.cancel(self._site, self.id, _reason(reason))
+        await message.cancel(self._site, self.id, _reason(reason), self._attempt)
 
     async def terminate(self, reason: str = "", *, timeout: Span = 10.0) -> None:
         """Ends it without asking its code; returns once it is closed."""
-        await message.terminate(self._site, self.id, _reason(reason), patience=seconds("timeout", timeout) or 10.0)
+        patience = seconds("timeout", timeout) or 10.0
+        await message.terminate(self._site, self.id, _reason(reason), attempt=self._attempt, patience=patience)
+
+    async def pause(self, *, timeout: Span = 10.0) -> None:
+        """Returns once it stands still: nothing is ingested and its deadlines wait, until `resume` or `terminate`."""
+        await pause.pause(self._site, self.id, self._attempt, seconds("timeout", timeout) or 10.0)
+
+    async def resume(self) -> None:
+        """Has a paused run go on; one that is not paused just does."""
+        await pause.resume(self._site, self.id, self._attempt)
 
     # --- looking at it
 
@@ -217,6 +276,13 @@ class WorkflowHandle(Generic[T]):
         if row is None:
             raise WorkflowNotFound(f"no run has the workflow id {self.id!r}")
         return description_of(row)
+
+    async def chain(self, *, limit: int = 1000) -> Sequence[ChainLink]:
+        """All runs that belong together, oldest first: attempts, continuations, resets and reruns."""
+        rows = await executions.chain(self._site.db, await self._execution(), limit)
+        if not rows:
+            raise WorkflowNotFound(f"no run has the execution id {self.execution_id}")
+        return [ChainLink(**{**dict(row), "failure": _failure(row["failure"])}) for row in rows]
 
     async def history(self, *, page: int = 1000) -> AsyncIterator[dict[str, Any]]:
         """Events in order: event_id, decision, at, type, event (a dict)."""
@@ -245,10 +311,11 @@ def _reason(reason: str) -> str:
 
 def description_of(row: Row) -> Description:
     fields = dict(row)
-    for name in ("input", "result", "memo", "search_attributes"):
+    for name in ("input", "result", "memo", "search_attributes", "legal_hold"):
         fields[name] = _json(fields[name])
     fields["search_attributes"] = fields["search_attributes"] or {}
     fields["failure"], fields["error"] = _failure(fields["failure"]), _failure(fields["error"])
+    fields["retry"] = retry_of(fields["retry"])
     fields["activities"] = _json(fields["activities"]) or []
     fields["strikes"] = fields["strikes"] or 0
     fields.pop("task_state")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from harvest.core.instance import EngineFuture, Instance
 
 log = logging.getLogger("harvest.workflow")
-Ending = ev.TerminateRequested | ev.DeadlinePassed | ev.HistoryCapReached
+Ending = ev.TerminateRequested | ev.DeadlinePassed | ev.HistoryCapReached | ev.ResetRequested
 
 
 def no_continuing(exc: BaseException) -> BaseException:
@@ -46,6 +46,9 @@ def closing_command(arrival: Ending) -> ev.Command:
         return ev.RunTerminated(arrival.reason)
     if isinstance(arrival, ev.DeadlinePassed):
         return ev.RunTimedOut()
+    if isinstance(arrival, ev.ResetRequested):
+        why = f": {arrival.reason}" if arrival.reason else ""
+        return ev.RunTerminated(f"reset to decision {arrival.decision}{why}")
     text = f"history reached {arrival.events:,} events"
     return ev.RunFailed(failure_of(HistoryCapExceeded(text, hint="end long runs with workflow.continue_as_new")))
 
@@ -216,7 +219,7 @@ KINDS: dict[type, str] = {
     ev.CallAnswered: "call",
     ev.CallFailed: "call",
 }
-ENDINGS = (ev.TerminateRequested, ev.DeadlinePassed, ev.HistoryCapReached)
+ENDINGS = (ev.TerminateRequested, ev.DeadlinePassed, ev.HistoryCapReached, ev.ResetRequested)
 APPLY: dict[type, Callable[[Instance, Any], bool]] = {
     ev.TimerFired: timer_fired,
     ev.ActivityCompleted: resolved,
@@ -233,4 +236,5 @@ APPLY: dict[type, Callable[[Instance, Any], bool]] = {
     ev.TerminateRequested: close_by_engine,
     ev.DeadlinePassed: close_by_engine,
     ev.HistoryCapReached: close_by_engine,
+    ev.ResetRequested: close_by_engine,
 }

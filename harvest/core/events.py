@@ -117,6 +117,21 @@ class DeadlinePassed(Event, frozen=True, tag=True, omit_defaults=True, gc=False)
     """The run's own time-out (`timeout=` of start)."""
 
 
+class ResetRequested(Event, frozen=True, tag=True, omit_defaults=True, gc=False):
+    """The run ends, and begins again as `execution_id` after its decision `decision`. `signals`: reapply or drop."""
+
+    execution_id: str
+    decision: int
+    signals: str = "reapply"
+    reason: str = ""
+
+
+class PauseRequested(Event, frozen=True, tag=True, omit_defaults=True, gc=False):
+    """Mail only: a pause changes the run's state, and leaves nothing in its history."""
+
+    key: str
+
+
 class HistoryCapReached(Event, frozen=True, tag=True, omit_defaults=True, gc=False):
     """The hard cap of history (R-11): the engine closes the run."""
 
@@ -139,6 +154,8 @@ Arrival = Union[
     TerminateRequested,
     DeadlinePassed,
     HistoryCapReached,
+    ResetRequested,
+    PauseRequested,
 ]
 
 
@@ -206,6 +223,7 @@ class ChildStarted(Event, frozen=True, tag=True, omit_defaults=True, gc=False):
     parent_close: str = "terminate"
     timeout: float | None = None
     priority: int = 0
+    retry: RetrySpec | None = None
 
 
 class ChildCancelRequested(Event, frozen=True, tag=True, omit_defaults=True, gc=False):
@@ -326,6 +344,14 @@ class RunContinued(Event, frozen=True, tag=True, omit_defaults=True, gc=False):
     input: msgspec.Raw
 
 
+class WorkflowRetryScheduled(Event, frozen=True, tag=True, omit_defaults=True, gc=False):
+    """After `RunFailed`: the engine tries again as `execution_id`, `delay_us` microseconds later. No code asks for it."""
+
+    execution_id: str
+    attempt: int
+    delay_us: int = 0
+
+
 Command = Union[
     ActivityScheduled,
     ActivityCancelRequested,
@@ -355,7 +381,7 @@ Command = Union[
 
 Closing = (RunCompleted, RunFailed, RunCancelled, RunTerminated, RunTimedOut, RunContinued)
 ARRIVALS: tuple[type, ...] = Arrival.__args__  # type: ignore[attr-defined]
-EventUnion = Union[Arrival, Command]
+EventUnion = Union[Arrival, Command, WorkflowRetryScheduled]
 
 _encoder = msgspec.json.Encoder()
 _list_decoder = msgspec.json.Decoder(list[EventUnion])
@@ -387,7 +413,7 @@ def decode_events(raw: str | bytes) -> tuple[list[Arrival], list[Command]]:
     for event in _list_decoder.decode(raw):
         if isinstance(event, ARRIVALS):
             arrivals.append(event)  # type: ignore[arg-type]
-        else:
+        elif not isinstance(event, WorkflowRetryScheduled):
             commands.append(event)  # type: ignore[arg-type]
     return arrivals, commands
 

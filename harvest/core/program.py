@@ -42,6 +42,10 @@ class Program(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def retry(self) -> ev.RetrySpec | None:
+        """When a failed run begins again, unless its start said otherwise."""
+
     def create(self) -> Any: ...
 
     def run(self, target: Any, input: msgspec.Raw) -> Any: ...

@@ -16,14 +16,15 @@ import msgspec
 
 from harvest.clock import Clock
 from harvest.core.entity import EntityInstance
-from harvest.core.events import ActivityScheduled, TimerFired, UpdateAdmitted
+from harvest.core.events import ActivityScheduled, RetrySpec, TimerFired, UpdateAdmitted
 from harvest.core.loop import driving_many
 from harvest.core.program import RunInfo
+from harvest.decider import pauses
 from harvest.decider.effects import Effects, refuse, resolve
 from harvest.decider.inbox import Inbox
 from harvest.decider.lanes import Lane
 from harvest.decider.launches import Launches
-from harvest.decider.loader import Loader, answer, ending, refuse_questions
+from harvest.decider.loader import Loader, answer, refuse_questions
 from harvest.decider.prune import Pruner
 from harvest.decider.shelf import Shelf
 from harvest.decider.strikes import Strikes
@@ -54,13 +55,15 @@ MIN_SHARE = 16
 
 @dataclass(frozen=True, slots=True)
 class DeciderOptions:
-    """`lanes` commit connections, numbered from `first_lane`; at most `batch` decisions in one statement."""
+    """`lanes` commit connections, numbered from `first_lane`; at most `batch` decisions in one statement; at most `attempts`
+    of a logical run."""
 
     lanes: int = 2
     first_lane: int = 0
     batch: int = 256
     resident_entries: int = 1000
     resident_bytes: int = 256 * 1024 * 1024
+    attempts: int = 256
 
 
 class Decider(Service):
@@ -310,20 +313,16 @@ class Decider(Service):
         parent: Parent | None = None,
         parent_close: str | None = None,
         mail: bool = False,
+        retry: RetrySpec | None = None,
     ) -> None:
         """A run that was just stored and has no history: nothing needs to be read for it."""
         partition = partition_of(info.workflow_id)
         if not self.holdings.owns(partition) or execution_id in self.runs:
             return
         run = self._entry(execution_id, partition)
-        run.info, run.workflow_id, run.priority, run.deadline_us, run.parent = (
-            info,
-            info.workflow_id,
-            priority,
-            deadline_us,
-            parent,
-        )
-        run.known, run.mail, run.parent_close = True, mail, parent_close
+        run.info, run.workflow_id = info, info.workflow_id
+        run.priority, run.deadline_us, run.parent = priority, deadline_us, parent
+        run.known, run.mail, run.parent_close, run.retry = True, mail, parent_close, retry
         self.open_ids[run.workflow_id] = execution_id
         self.enqueue(run)
 
@@ -394,7 +393,7 @@ class Decider(Service):
                         draft = self._take(run)
                         if draft is not None:
                             run.busy = True
-                            run.parking = run.claim is not None and draft.task is not None and draft.task[0] == "parked"
+                            run.parking = draft.pausing or draft.parks
                             drafts.append(draft)
             finally:
                 if drafts:
@@ -413,7 +412,7 @@ class Decider(Service):
             self.loader.only_ask(run)
             return None
         now = self.clock.now_us()
-        if run.blocked_until > now and not run.dead and not ending(run):
+        if run.blocked_until > now and not run.dead and not self.loader.urgent(run):
             return None
         try:
             mode = self.loader.ready(run)
@@ -445,7 +444,7 @@ class Decider(Service):
         """`decide`, watched: code that holds the loop for a whole lease is broken off, and its decision fails (R-2)."""
         self.driving.begin(run)
         try:
-            return decide(run, now, mode, self.hands.reserve)
+            return decide(run, now, mode, self.hands.reserve, self.options.attempts)
         finally:
             self.driving.end()
             if run.info is not None:
@@ -500,6 +499,9 @@ class Decider(Service):
             if draft.launch is not None:
                 run.launch = None
                 resolve(run.launch_ack)
+            if draft.pausing:
+                pauses.landed(self, draft)
+                continue
             if draft.task is not None:
                 run.stored = draft.task
                 if run.claim is not None and draft.task[0] == "parked":

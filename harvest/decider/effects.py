@@ -11,7 +11,7 @@ from harvest.backoff import Backoff
 from harvest.core import events as ev
 from harvest.core.entity import EntityInstance
 from harvest.core.program import RunInfo
-from harvest.decisions.answers import Answer, Undelivered
+from harvest.decisions.answers import Answer, Carried, Undelivered
 from harvest.decisions.decide import ENDING, Draft, caller_of, outcome_of
 from harvest.decisions.ports import Step
 from harvest.decisions.rows import (
@@ -179,6 +179,7 @@ class Effects:
             priority=command.priority,
             deadline_us=deadline,
             parent=parent,
+            retry=command.retry,
         )
 
     def _updated(self, run: Run, command: ev.UpdateCompleted | ev.UpdateFailed) -> None:
@@ -240,19 +241,21 @@ class Effects:
         assert draft.closing is not None
         for seq in (*run.hot, *run.tasks):
             decider.hands.cancel(run.execution_id, seq)
-        for update_id in run.remote_updates:
+        retried = draft.fork is not None and draft.fork.link == "retry"
+        for update_id in () if retried else run.remote_updates:
             self._replied(run, update_id)
         for caller in left_waiting(draft) if is_entity(run.workflow_id) else ():
             self._answer(caller, ev.CallFailed(caller.seq, unfinished(draft.state)))
         for future in run.updates.values():
-            refuse(future, Answer(unfinished(draft.state)))
+            refuse(future, Carried("the next attempt has it") if retried else Answer(unfinished(draft.state)))
         result, failure = outcome_of(draft.closing)
         successor = draft.ids.get(0)
         key = str(run.execution_id)
         assert run.info is not None
         if isinstance(draft.closing, ev.RunFailed):
             why = draft.closing.failure
-            log.warning("workflow %s %s failed: %s: %s", run.info.type, run.workflow_id, why.type, why.message)
+            then = "" if draft.fork is None else f"; attempt {run.info.attempt + 1} begins in {draft.fork.delay:.1f} s"
+            log.warning("workflow %s %s failed: %s: %s%s", run.info.type, run.workflow_id, why.type, why.message, then)
             if draft.by_engine:  # somebody should look at it
                 decider.spawn(self._bury(run, run.info.type, why))
         decider.router.wake(CLOSED, key, (run.info.type, draft.state, result, failure, successor))

@@ -9,6 +9,7 @@ from harvest.clock import MICRO
 from harvest.decider.effects import refuse
 from harvest.decisions.answers import Answer, Undelivered
 from harvest.decisions.decide import Draft
+from harvest.decisions.load import retry_of
 from harvest.decisions.run import Run
 from harvest.failure import failure_of
 from harvest.hub.executions import NewRun
@@ -33,6 +34,7 @@ class Launches:
         decider.begin(new.execution_id, new.info(), priority=new.priority, deadline_us=deadline)
         run = decider.runs[new.execution_id]
         run.launch = new
+        run.retry = retry_of(new.retry)
         run.launch_ack = asyncio.get_running_loop().create_future()
         return run.launch_ack
 

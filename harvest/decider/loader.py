@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from harvest.backoff import Backoff
+from harvest.core.events import PauseRequested
+from harvest.core.replay import StoredDecision
 from harvest.decider.effects import refuse, resolve
+from harvest.decider.pauses import knocked, pausing
 from harvest.decisions.decide import ENDING, begins_later
 from harvest.decisions.leftovers import put_away
 from harvest.decisions.load import Loaded, describe_run, load, rebuild
-from harvest.decisions.run import Run
+from harvest.decisions.run import Delivery, Run
 from harvest.errors import QueryFailed, UnknownActivityError, WorkflowNotFound
 from harvest.hub import messages
 from harvest.ids import queue_of
@@ -49,6 +53,8 @@ class Loader:
                 raise loaded.error
             if not self.absorb(run, loaded):
                 return None
+            if run.instance is None and pausing(run) and not ending(run):
+                return "engine"  # it need not be rebuilt in order to stand still
         elif run.mail or not run.known:
             self.needs_load(run)
             return None
@@ -66,6 +72,9 @@ class Loader:
             run.known = False
             self.needs_load(run)
             return None
+        return self._replay(run, decisions, loaded)
+
+    def _replay(self, run: Run, decisions: list[StoredDecision], loaded: Loaded | None) -> str | None:
         try:
             left = rebuild(run, decisions, self.decider.registry, self.check_activity)
         except Exception:
@@ -83,6 +92,16 @@ class Loader:
         for request in left.external:
             self.decider.spawn(self.decider.effects.repost(run, request))
         return "cold"
+
+    def urgent(self, run: Run) -> bool:
+        """True when a run whose last decision failed need not wait for its next try: its end was asked for, or a pause."""
+        if ending(run) or pausing(run):
+            return True
+        if run.loaded is not None:
+            return any(isinstance(d.arrival, (*ENDING, PauseRequested)) for d in run.loaded.deliveries)
+        if run.mail and not run.loading:
+            self.needs_load(run)
+        return False
 
     def _dead(self, run: Run) -> str | None:
         refuse_questions(run, QueryFailed("the run is parked: its decisions fail; see `harvest run show`"))
@@ -114,7 +133,7 @@ class Loader:
         if self.decider.holdings.by_claim and run.instance is not None and not run.questions:
             return  # it parked while its mail was read; the wake of that mail makes it due again
         if loaded is not None and loaded.row is not None and loaded.row["state"] != "RUNNING":
-            self.closed_elsewhere(run, loaded.row, loaded)
+            self._not_running(run, loaded.row, loaded)
             return
         self.decider.let_go(run)
 
@@ -122,8 +141,8 @@ class Loader:
         """Takes in what was read; False when the run is closed (its mail is put away or forwarded)."""
         row = loaded.row
         if row is not None:
-            if row["state"] != "RUNNING":
-                self.closed_elsewhere(run, row, loaded)
+            if row["state"] != "RUNNING" and not (row["state"] == "PAUSED" and ends(loaded.deliveries)):
+                self._not_running(run, row, loaded)
                 return False
             describe_run(run, row, loaded.decisions)
             if self.decider.shelf is not None:
@@ -148,17 +167,32 @@ class Loader:
         run.loading = True
         self.waiting[run.execution_id] = run
 
+    def _not_running(self, run: Run, row: Any, loaded: Loaded) -> None:
+        if row["state"] == "PAUSED":
+            knocked(self.decider, run, row, loaded)
+        else:
+            self.closed_elsewhere(run, row, loaded)
+
+    def answer_from_history(self, run: Run, row: Any, loaded: Loaded) -> None:
+        """Questions about a run that nobody decides."""
+        if not run.questions:
+            return
+        try:
+            if row["erased_at"] is not None:
+                raise QueryFailed(f"the payloads of this run were erased at {row['erased_at']:%Y-%m-%d %H:%M} UTC")
+            describe_run(run, row, loaded.decisions)
+            rebuild(run, loaded.decisions, self.decider.registry, None)
+            self.decider.answer(run)
+        except (Exception, LoopStuck) as exc:
+            refuse_questions(run, QueryFailed(str(exc)) if isinstance(exc, LoopStuck) else exc)
+        run.drop_instance()
+
     def closed_elsewhere(self, run: Run, row: Any, loaded: Loaded) -> None:
-        if run.questions:
-            try:
-                describe_run(run, row, loaded.decisions)
-                rebuild(run, loaded.decisions, self.decider.registry, None)
-                self.decider.answer(run)
-            except (Exception, LoopStuck) as exc:
-                refuse_questions(run, QueryFailed(str(exc)) if isinstance(exc, LoopStuck) else exc)
-            run.drop_instance()
+        if self.decider.shelf is not None:
+            self.decider.shelf.forget(run.execution_id, run.partition)
+        self.answer_from_history(run, row, loaded)
         if loaded.deliveries:
-            successor = row["continued_to"]
+            successor = row["successor"]
             if successor is not None:
                 self.decider.spawn(self.forward(run, successor))
             else:
@@ -224,9 +258,13 @@ class Loader:
             self.busy = False
 
 
+def ends(deliveries: Iterable[Delivery]) -> bool:
+    return any(isinstance(d.arrival, ENDING) for d in deliveries)
+
+
 def ending(run: Run) -> bool:
     """True when something waits that ends the run without asking its code."""
-    return any(isinstance(d.arrival, ENDING) for d in run.queue)
+    return ends(run.queue)
 
 
 def refuse_questions(run: Run, error: Exception) -> None:

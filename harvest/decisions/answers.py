@@ -14,6 +14,10 @@ class Admitted(Undelivered):
     """The owner went away with an update that history has: whoever owns the run now will answer it there."""
 
 
+class Carried(Undelivered):
+    """The run failed with an update that it had admitted, and is tried again: the next attempt has it in its mailbox."""
+
+
 class Answer(HarvestError):
     """An update's bad end, as a failure; `rejected` when the validator refused it."""
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 from uuid import UUID
 
+from harvest.clock import MICRO
 from harvest.core import events as ev
 from harvest.core.arrivals import closing_command
 from harvest.core.instance import Instance
 from harvest.core.program import Outcome
 from harvest.decisions.run import Delivery, Run
+from harvest.definitions.retry import next_attempt
 from harvest.failure import Failure, encode_failure
 from harvest.ids import is_entity, new_id
 
@@ -20,7 +23,8 @@ log = logging.getLogger("harvest.decisions")
 HISTORY_CAP = 51_200
 SLOW_DRIVE = 2.0
 _FINISHED = (ev.ActivityCompleted, ev.ActivityFailed)
-ENDING = (ev.TerminateRequested, ev.DeadlinePassed, ev.HistoryCapReached)
+ENDING = (ev.TerminateRequested, ev.DeadlinePassed, ev.HistoryCapReached, ev.ResetRequested)
+_HALTING = (*ENDING, ev.PauseRequested)
 _CLOSED_STATES: dict[type, str] = {
     ev.RunCompleted: "COMPLETED",
     ev.RunFailed: "FAILED",
@@ -31,11 +35,23 @@ _CLOSED_STATES: dict[type, str] = {
 }
 
 
+class Fork(NamedTuple):
+    """A closing run begins again: as a `retry` from nothing (`decision` 0), or by a `reset` from the end of `decision`.
+
+    `delay` in seconds. `drops`: signals that came after the decision are not delivered again.
+    """
+
+    link: str
+    decision: int
+    delay: float = 0.0
+    drops: bool = False
+
+
 class Draft:
     """A decision that is not durable yet.
 
     `events` is None when nothing belongs into history (a refused update, a wake for nothing). `ids` gives
-    the execution ids of started children by seq, and under 0 that of the continuation.
+    the execution ids of started children by seq, and under 0 that of the run that takes over: a continuation, or a `fork`.
     """
 
     __slots__ = (
@@ -47,10 +63,12 @@ class Draft:
         "ended",
         "events",
         "first_event_id",
+        "fork",
         "ids",
         "launch",
         "mode",
         "number",
+        "pausing",
         "rejected",
         "run",
         "task",
@@ -69,6 +87,8 @@ class Draft:
         self.ended: list[int] = []  # activity tasks whose row goes
         self.launch = run.launch
         self.by_engine = False  # ended without asking the code
+        self.fork: Fork | None = None
+        self.pausing = False
 
     @property
     def state(self) -> str:
@@ -77,7 +97,19 @@ class Draft:
     @property
     def empty(self) -> bool:
         """True when there is nothing to write at all."""
-        return self.events is None and self.task is None and not self.deliveries
+        return self.events is None and self.task is None and not self.deliveries and not self.run.reissue
+
+    @property
+    def parks(self) -> bool:
+        """True where its commit ends a claim."""
+        return self.run.claim is not None and self.task is not None and self.task[0] == "parked"
+
+    def unresolved(self) -> set[str]:
+        """Updates that were admitted, in this decision or before, and have no end."""
+        run = self.run
+        answered = {c.update_id for c in self.commands if isinstance(c, (ev.UpdateCompleted, ev.UpdateFailed))}
+        answered.update(d.arrival.update_id for d, _ in self.rejected)  # type: ignore[union-attr]
+        return (run.remote_updates | run.updates.keys()) - answered
 
 
 def gather(run: Run, now_us: int) -> list[Delivery]:
@@ -97,14 +129,21 @@ def begins_later(run: Run, now_us: int) -> bool:
     due = run.stored[1]
     if run.decision or run.stored[0] != "pending" or due is None or due <= now_us:
         return False
-    return not any(isinstance(d.arrival, (*ENDING, ev.CancelRequested)) for d in run.queue)
+    return not any(isinstance(d.arrival, (*_HALTING, ev.CancelRequested)) for d in run.queue)
 
 
-def engine_ending(run: Run, deliveries: list[Delivery], now_us: int) -> Delivery | None:
-    """The arrival that ends the run without asking its code, if there is one."""
+def halting(run: Run, deliveries: list[Delivery], now_us: int) -> Delivery | None:
+    """The arrival that ends the run without asking its code, else one that pauses it, if there is one."""
+    pause = None
     for delivery in deliveries:
-        if isinstance(delivery.arrival, ENDING):
-            return delivery
+        if isinstance(delivery.arrival, _HALTING):
+            if not isinstance(delivery.arrival, ev.PauseRequested):
+                return delivery
+            pause = delivery
+    if pause is not None:
+        return pause
+    if run.chain_deadline_us is not None and run.chain_deadline_us <= now_us:
+        return Delivery(ev.DeadlinePassed())
     if run.deadline_us is not None and run.deadline_us <= now_us:
         return Delivery(ev.DeadlinePassed())
     if run.events >= HISTORY_CAP and not is_entity(run.workflow_id):
@@ -115,10 +154,11 @@ def engine_ending(run: Run, deliveries: list[Delivery], now_us: int) -> Delivery
 Reserve = Callable[[str, str | None], bool]
 
 
-def decide(run: Run, now_us: int, mode: str, reserve: Reserve) -> Draft | None:
+def decide(run: Run, now_us: int, mode: str, reserve: Reserve, most: int = 1) -> Draft | None:
     """One decision, or None when there is nothing to decide and nothing to write.
 
-    `reserve(name, queue)` takes a slot of this process for an eager activity, if one is free.
+    `reserve(name, queue)` takes a slot of this process for an eager activity, if one is free; `most` is the ceiling of
+    attempts.
 
     Raises what the code of the run let escape; the instance is unusable then, and the deliveries are back
     in the run's queue.
@@ -126,17 +166,20 @@ def decide(run: Run, now_us: int, mode: str, reserve: Reserve) -> Draft | None:
     deliveries = gather(run, now_us)
     if run.instance is not None:
         now_us = max(now_us, run.instance.now_us)  # what the code saw is what history says, also where a clock stepped back
-    ending = engine_ending(run, deliveries, now_us)
+    halt = halting(run, deliveries, now_us)
     draft = Draft(run, now_us, deliveries, mode)
-    if ending is not None:
-        _end(draft, ending)
+    if halt is not None:
+        if isinstance(halt.arrival, ev.PauseRequested):
+            _pause(draft)
+        else:
+            _end(draft, halt)
         return draft
     instance = run.instance
     if instance is None:
         raise RuntimeError("decide needs an instance")
     if deliveries or instance.main is None or instance.restless:
         try:
-            _drive(draft, instance, reserve)
+            _drive(draft, instance, reserve, most)
         except BaseException:
             run.queue.extendleft(reversed([d for d in deliveries if not isinstance(d.arrival, ev.TimerFired)]))
             raise
@@ -145,7 +188,7 @@ def decide(run: Run, now_us: int, mode: str, reserve: Reserve) -> Draft | None:
     return None if draft.empty else draft
 
 
-def _drive(draft: Draft, instance: Instance, reserve: Reserve) -> None:
+def _drive(draft: Draft, instance: Instance, reserve: Reserve, most: int) -> None:
     run, deliveries = draft.run, draft.deliveries
     started = time.perf_counter()
     outcome: Outcome = instance.activate(draft.at_us, [d.arrival for d in deliveries])
@@ -164,6 +207,8 @@ def _drive(draft: Draft, instance: Instance, reserve: Reserve) -> None:
     if outcome.closed:
         draft.closing = outcome.commands[-1]
     _note_work(run, draft, reserve)
+    if isinstance(draft.closing, ev.RunFailed):
+        _retry(draft, draft.closing, instance, most)
     if ingested or outcome.commands or draft.number == 1:
         draft.events = ev.encode_events([*ingested, *outcome.commands])
         run.events += len(ingested) + len(outcome.commands)
@@ -172,6 +217,28 @@ def _drive(draft: Draft, instance: Instance, reserve: Reserve) -> None:
     for command in outcome.commands:
         if isinstance(command, (ev.ChildStarted, ev.RunContinued)):
             draft.ids[getattr(command, "seq", 0)] = new_id()
+
+
+def _retry(draft: Draft, closing: ev.RunFailed, instance: Instance, most: int) -> None:
+    """L-1, L-6: the next attempt, unless the failure is final or the run was asked to cancel."""
+    run = draft.run
+    if run.info is None or is_entity(run.workflow_id) or instance.cancel_reason is not None:
+        return
+    left = None if run.chain_deadline_us is None else (run.chain_deadline_us - draft.at_us) / MICRO
+    spec = run.retry or instance.program.retry
+    delay = next_attempt(spec, run.info.attempt, closing.failure, most=most, left=left)
+    if delay is not None:
+        draft.ids[0], draft.fork = new_id(), Fork("retry", 0, delay)
+        note = ev.WorkflowRetryScheduled(str(draft.ids[0]), run.info.attempt + 1, round(delay * MICRO))
+        draft.commands.append(note)  # type: ignore[arg-type]
+
+
+def _pause(draft: Draft) -> None:
+    """Nothing is ingested; what had arrived goes back to where it came from."""
+    run = draft.run
+    pauses = [d for d in draft.deliveries if isinstance(d.arrival, ev.PauseRequested)]
+    run.queue.extend(d for d in draft.deliveries if not isinstance(d.arrival, (ev.PauseRequested, ev.TimerFired)))
+    draft.deliveries, draft.pausing = pauses, True
 
 
 def _note_work(run: Run, draft: Draft, reserve: Reserve) -> None:
@@ -221,6 +288,12 @@ def _task_change(run: Run) -> tuple[str, int | None] | None:
 def _end(draft: Draft, ending: Delivery) -> None:
     run = draft.run
     closing = closing_command(ending.arrival)  # type: ignore[arg-type]
+    if isinstance(ending.arrival, ev.ResetRequested):
+        request = ending.arrival
+        draft.fork = Fork("reset", request.decision, drops=request.signals == "drop")
+        draft.ids[0] = UUID(request.execution_id)
+        run.queue.extend(d for d in draft.deliveries if d is not ending)  # it follows to the run that takes over
+        draft.deliveries = [ending]
     for delivery in draft.deliveries:
         if isinstance(delivery.arrival, ev.UpdateAdmitted) and delivery.ack is None and caller_of(delivery.arrival) is None:
             run.remote_updates.add(delivery.arrival.update_id)
@@ -258,7 +331,7 @@ def failure_of_closing(closing: ev.Command) -> Failure | None:
 
 def needs_its_row(draft: Draft) -> bool:
     """True when the statement would have to see the run that it inserts."""
-    if isinstance(draft.closing, ev.RunContinued):
+    if isinstance(draft.closing, ev.RunContinued) or draft.fork is not None:
         return True
     posts = (c for c in draft.commands if isinstance(c, (ev.ExternalSignalSent, ev.ExternalCancelSent)))
     return any(c.workflow_id == draft.run.workflow_id for c in posts)

@@ -19,7 +19,7 @@ async def put_away(db: Database, router: Router, notifier: Notifier, execution_i
     """Nothing of it was begun, so a call to an entity may be made again: it is told that the entity is gone."""
     failure = gone() if is_entity(workflow_id) else unfinished(state)
     for row in await messages.drop_unread(db, [execution_id], reply_failure(failure), encode_failure(failure)):
-        if row["kind"] == "update":
+        if row["kind"] in ("update", "pause"):
             router.wake(REPLY, reply_key(workflow_id, row["key"]))
             notifier.reply(workflow_id, row["key"])
         elif row["kind"] == "operation":

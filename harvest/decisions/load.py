@@ -54,7 +54,8 @@ async def load(
     Of a run in `known` only the last decision that is known and those after it are read; where the two do not fit, all.
 
     Of the runs in `claimed` it is read before their mail how often they were poked: what is poked later counts as unseen.
-    Before the first decision of a run that continues another one, mail that got stuck there is brought over: it came first.
+    Before the first decision of a run that continues or retries another one, mail that got stuck there is brought over:
+    it came first.
     """
     found: dict[UUID, Loaded] = {execution_id: Loaded() for execution_id in (*cold, *mail)}
     if cold:
@@ -65,8 +66,8 @@ async def load(
         await _histories(db, cold, known or {}, found)
         for execution_id in cold:
             read = found[execution_id]
-            if read.row is not None and read.row["continued_from"] is not None and not read.decisions:
-                await messages.forward(db, read.row["continued_from"], execution_id)
+            if read.row is not None and read.row["predecessor"] is not None and not read.decisions:
+                await messages.forward(db, read.row["predecessor"], execution_id)
     if claimed:
         for execution_id, wakes in (await workflow_tasks.wakes(db, claimed)).items():
             found[execution_id].wakes = wakes
@@ -138,7 +139,8 @@ def describe_run(run: Run, row: Row, decisions: list[StoredDecision]) -> None:
     """Fills in what the row says; the instance comes with `rebuild`."""
     run.info = info_of(row)
     run.workflow_id = row["workflow_id"]
-    run.priority, run.deadline_us = row["priority"], row["deadline_us"]
+    run.priority, run.deadline_us, run.chain_deadline_us = row["priority"], row["deadline_us"], row["chain_deadline_us"]
+    run.retry = retry_of(row["retry"])
     run.strikes = max(run.strikes, row["strikes"] or 0)
     run.failing = row["failing"]
     run.stored = (row["task_state"] or "pending", row["due_us"]) if run.claim is None else ("running", None)
@@ -151,6 +153,10 @@ def describe_run(run: Run, row: Row, decisions: list[StoredDecision]) -> None:
     run.events = 0 if not decisions else decisions[-1].first_event_id - 1 + count_events(decisions[-1])
     run.recorded = decisions[0].decision if decisions else 0
     run.history_bytes = sum(len(d.events) for d in decisions)
+
+
+def retry_of(text: str | None) -> ev.RetrySpec | None:
+    return None if text is None else msgspec.json.decode(text, type=ev.RetrySpec)
 
 
 def count_events(stored: StoredDecision) -> int:

@@ -11,8 +11,8 @@ import msgspec
 
 from harvest.core import events as ev
 from harvest.core.entity import EntityInstance
-from harvest.decisions.decide import Draft, caller_of, failure_of_closing, outcome_of
-from harvest.decisions.run import Claim
+from harvest.decisions.decide import Draft, Fork, caller_of, failure_of_closing, outcome_of
+from harvest.decisions.run import Claim, Delivery
 from harvest.failure import Failure, encode_failure, failure_of
 from harvest.hub.commit import Batch
 from harvest.hub.executions import NewRun
@@ -52,19 +52,20 @@ class Writer:
                 self._launch(draft, draft.launch, batch)
             elif draft.task is not None:
                 add("tasks", (run.execution_id, draft.task[0], draft.task[1], run.partition))
-        for delivery in draft.deliveries:
-            if delivery.message is None:
-                continue
-            if delivery.keyed:
-                add("marks", (delivery.message, draft.ids.get(0)))
-            else:
-                add("reads", (delivery.message,))
+        if draft.pausing:
+            add("pauses", (run.execution_id,))
+            return
+        if draft.fork is None:
+            for delivery in draft.deliveries:
+                self._read(draft, delivery, batch)
+        else:
+            self._fork(draft, draft.fork, batch)
+        for command in run.reissue:
+            _ROWS[command.__class__](self, draft, command, batch)
         for seq in draft.ended:
             add("activity_ends", (run.execution_id, seq))
-        for delivery, reason in draft.rejected:
-            update_id = delivery.arrival.update_id  # type: ignore[union-attr]
-            if update_id not in run.updates:
-                add("replies", (run.execution_id, update_id, reply_failure(failure_of(reason), "rejected")))
+        if draft.rejected:
+            self._rejected(draft, batch)
         upserts = None if draft.launch is not None or draft.closing is not None else upserted(draft)
         if upserts is not None:
             add("attributes", (run.execution_id, upserts))
@@ -72,6 +73,70 @@ class Writer:
             handler = _ROWS.get(command.__class__)
             if handler is not None:
                 handler(self, draft, command, batch)
+
+    def _rejected(self, draft: Draft, batch: Batch) -> None:
+        run = draft.run
+        for delivery, reason in draft.rejected:
+            update_id = delivery.arrival.update_id  # type: ignore[union-attr]
+            if update_id not in run.updates:
+                reply = reply_failure(failure_of(reason), "rejected")
+                batch.add("replies", (run.execution_id, update_id, reply, draft.ids.get(0)))
+
+    def _read(self, draft: Draft, delivery: Delivery, batch: Batch) -> None:
+        if delivery.message is None:
+            return
+        arrival = delivery.arrival
+        if delivery.keyed and isinstance(arrival, ev.UpdateAdmitted) and self._replied(draft, arrival.update_id):
+            return  # its row gets the answer: one statement may touch a row only once
+        if delivery.keyed:
+            batch.add("marks", (delivery.message, draft.ids.get(0)))
+        else:
+            batch.add("reads", (delivery.message,))
+
+    def _replied(self, draft: Draft, update_id: str) -> bool:
+        retried = draft.fork is not None and draft.fork.link == "retry"
+        if update_id in draft.run.updates:
+            return False
+        return update_id not in draft.unresolved() or (draft.closing is not None and not retried)
+
+    def _fork(self, draft: Draft, fork: Fork, batch: Batch) -> None:
+        """The run that takes over, and its mail (L-5): what a failed attempt had ingested is delivered again, in the order of
+        history, ahead of what is unread. What this decision ingested is not in the history yet that the statement reads."""
+        run, successor = draft.run, draft.ids[0]
+        unresolved = draft.unresolved() if fork.link == "retry" else set()
+        again = []
+        for delivery in draft.deliveries:
+            arrival = delivery.arrival
+            if fork.link == "retry" and (
+                isinstance(arrival, ev.SignalReceived)
+                or (isinstance(arrival, ev.UpdateAdmitted) and arrival.update_id in unresolved)
+            ):
+                again.append(delivery)
+            else:
+                self._read(draft, delivery, batch)
+        for position, delivery in enumerate(again, -len(again)):
+            if delivery.message is not None:
+                batch.add("rearms", (delivery.message, successor, position))
+                continue
+            arrival = delivery.arrival
+            kind, key = ("update", arrival.update_id) if isinstance(arrival, ev.UpdateAdmitted) else ("signal", None)
+            name, event = arrival.name, ev.encode_event(arrival)  # type: ignore[union-attr]
+            batch.add("carries", (new_id(), successor, run.partition, name, event, position, kind, key))
+        seed = successor.int & 0x7FFF_FFFF_FFFF_FFFF if fork.link == "retry" else None
+        batch.add(
+            "forks",
+            (
+                run.execution_id,
+                successor,
+                fork.link,
+                seed,
+                fork.delay,
+                fork.decision,
+                fork.drops,
+                len(again),
+                msgspec.json.encode(sorted(unresolved)).decode(),
+            ),
+        )
 
     def _claimed(self, draft: Draft, claim: Claim, batch: Batch) -> None:
         """A decision in sticky mode, and the end of its claim when it suspends."""
@@ -105,6 +170,7 @@ class Writer:
                 failure,
                 task[0] if closing is None else None,
                 task[1],
+                new.retry,
             ),
         )
 
@@ -163,6 +229,7 @@ class Writer:
                 None,
                 None,
                 ev.encode_event(ev.ChildFailed(command.seq, id_taken(command.workflow_id))),
+                None if command.retry is None else msgspec.json.encode(command.retry).decode(),
             ),
         )
 
@@ -224,18 +291,20 @@ class Writer:
 
     def _update_done(self, draft: Draft, command: ev.UpdateCompleted, batch: Batch) -> None:
         if command.update_id not in draft.run.updates:
-            batch.add("replies", (draft.run.execution_id, command.update_id, reply_result(command.result)))
+            batch.add("replies", (draft.run.execution_id, command.update_id, reply_result(command.result), draft.ids.get(0)))
 
     def _update_failed(self, draft: Draft, command: ev.UpdateFailed, batch: Batch) -> None:
         if command.update_id not in draft.run.updates:
-            batch.add("replies", (draft.run.execution_id, command.update_id, reply_failure(command.failure)))
+            batch.add("replies", (draft.run.execution_id, command.update_id, reply_failure(command.failure), draft.ids.get(0)))
 
     def _close(self, draft: Draft, command: ev.Command, batch: Batch) -> None:
         run = draft.run
         result, failure = outcome_of(command)
         successor = draft.ids.get(0)
-        if draft.launch is None:
-            batch.add("closes", (run.execution_id, draft.state, result, failure, successor, upserted(draft)))
+        retried = draft.fork is not None and draft.fork.link == "retry"
+        if draft.launch is None:  # (the next attempt is found by what it is a retry of)
+            after = None if retried else successor
+            batch.add("closes", (run.execution_id, draft.state, result, failure, after, upserted(draft)))
         if run.tasks or run.instance is None:
             batch.add("close_activities", (run.execution_id,))
         if run.parent is not None and successor is None:
@@ -246,9 +315,10 @@ class Writer:
             batch.add("state_ends", (run.execution_id,))
             for caller in left_waiting(draft):
                 self._answer(caller, ev.CallFailed(caller.seq, unfinished(draft.state)), batch)
-        answered = {c.update_id for c in draft.commands if isinstance(c, (ev.UpdateCompleted, ev.UpdateFailed))}
-        for update_id in sorted(run.remote_updates - answered):
-            batch.add("replies", (run.execution_id, update_id, reply_failure(unfinished(draft.state))))
+        if retried:
+            return  # updates without an end go along
+        for update_id in sorted(draft.unresolved() & run.remote_updates):
+            batch.add("replies", (run.execution_id, update_id, reply_failure(unfinished(draft.state)), successor))
 
     def _tell_parent(self, draft: Draft, command: ev.Command, batch: Batch) -> None:
         parent = draft.run.parent
@@ -292,13 +362,14 @@ class Writer:
                 run.execution_id,
                 upserted(draft),
                 None,
+                None,
             ),
         )
         batch.add("moves", (run.execution_id, new))
         unread = [] if run.instance is None else run.instance.unread_signals()
         for position, (name, input) in enumerate(unread, -len(unread)):
             event = ev.encode_event(ev.SignalReceived(name, input))
-            batch.add("carries", (new_id(), new, run.partition, name, event, position))
+            batch.add("carries", (new_id(), new, run.partition, name, event, position, "signal", None))
 
 
 def upserted(draft: Draft) -> str | None:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from harvest.core.events import Arrival
+from harvest.core.events import Arrival, Command, RetrySpec
 from harvest.core.instance import Instance
 from harvest.core.program import RunInfo
 from harvest.hub.executions import NewRun
@@ -91,6 +91,7 @@ class Run:
     __slots__ = (
         "blocked_until",
         "busy",
+        "chain_deadline_us",
         "claim",
         "dead",
         "deadline_us",
@@ -117,7 +118,9 @@ class Run:
         "queue",
         "queued",
         "recorded",
+        "reissue",
         "remote_updates",
+        "retry",
         "seen",
         "since",
         "stored",
@@ -136,6 +139,9 @@ class Run:
         self.parent_close: str | None = None
         self.priority = 0
         self.deadline_us: int | None = None
+        self.chain_deadline_us: int | None = None
+        self.retry: RetrySpec | None = None  # of its start; else its definition's counts
+        self.reissue: list[Command] = []  # of a forked run: what was under way, and has no row yet
         self.instance: Instance | None = None
         self.known = False  # its row has been read, so a missing instance can be built
         self.decision = 0
@@ -180,7 +186,9 @@ class Run:
         """The earliest of its timers and its own deadline."""
         due = None if self.instance is None else self.instance.next_due_us()
         if self.deadline_us is not None and (due is None or self.deadline_us < due):
-            return self.deadline_us
+            due = self.deadline_us
+        if self.chain_deadline_us is not None and (due is None or self.chain_deadline_us < due):
+            return self.chain_deadline_us
         return due
 
     @property

@@ -88,6 +88,8 @@ def _typed(kind: type[ApplicationError], failure: Failure) -> ApplicationError:
 class EntityDefinition:
     """See `harvest.core.program.EntityProgram`. `indexes` are fields of the state that SQL over all entities finds fast."""
 
+    retry = None  # an operation that fails leaves the entity as it was
+
     def __init__(self, cls: type, name: str, *, version: int, indexes: tuple[str, ...], localns: dict[str, Any]) -> None:
         if ":" in name:
             raise DefinitionError(f"entity {name!r}: a name must not contain ':'")

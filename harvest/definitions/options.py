@@ -64,6 +64,15 @@ class RetryPolicy:
         )
 
 
+def retry_spec(policy: RetryPolicy | None) -> RetrySpec | None:
+    """The stored form. Raises `DefinitionError` for what is no policy."""
+    if policy is None:
+        return None
+    if not isinstance(policy, RetryPolicy):
+        raise DefinitionError(f"retry: expected a RetryPolicy, got {policy!r}")
+    return policy.spec()
+
+
 def backoff_of(spec: RetrySpec) -> Backoff:
     return Backoff(spec.initial, spec.factor, spec.cap, spec.jitter)
 
@@ -78,9 +87,7 @@ def activity_options(base: ActivityOptions, **given: Any) -> ActivityOptions:
         if value is None:
             continue
         if name == "retry":
-            if not isinstance(value, RetryPolicy):
-                raise DefinitionError(f"retry: expected a RetryPolicy, got {value!r}")
-            fields["retry"] = value.spec()
+            fields["retry"] = retry_spec(value)
         elif name in ("start_to_close", "schedule_to_start", "schedule_to_close", "heartbeat"):
             fields[name] = seconds(name, value)
         elif name == "local":

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from harvest.core.events import RetrySpec
 from harvest.definitions.signature import Signature
 from harvest.errors import DefinitionError, InputError, PayloadError, UnknownHandlerError
 from harvest.payload.caps import SIGNAL_CAP, check_size
@@ -48,7 +49,10 @@ class HandlerDefinition:
 class WorkflowDefinition:
     """See `harvest.core.instance.Program`. `cls` is None for a function."""
 
-    def __init__(self, run: Callable[..., Any], name: str, *, cls: type | None, localns: dict[str, Any]) -> None:
+    def __init__(
+        self, run: Callable[..., Any], name: str, *, cls: type | None, localns: dict[str, Any], retry: RetrySpec | None = None
+    ) -> None:
+        self.retry = retry
         if not inspect.iscoroutinefunction(run):
             raise DefinitionError(f"workflow {name!r}: {getattr(run, '__name__', run)!r} must be an async function")
         self.name, self.cls, self._run = name, cls, run

@@ -29,7 +29,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "claimed_decisions": columns("cd_execution_ids cd_decisions cd_first_event_ids cd_at_us cd_modes cd_events cd_scheduled"),
     "launches": columns(
         "l_execution_ids l_workflow_ids l_types l_partitions l_seeds l_inputs l_priorities l_timeouts l_memos l_attributes"
-        " l_states l_results l_failures l_task_states l_due_us"
+        " l_states l_results l_failures l_task_states l_due_us l_retries"
     ),
     "tasks": ("t_execution_ids", "t_states", "t_due_us", "t_partitions"),
     "parks": columns("g_execution_ids g_due_us g_partitions g_wakes g_pins g_decisions"),
@@ -40,24 +40,29 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         " a_schedule_to_close a_start_to_close a_heartbeats a_inputs a_options"
     ),
     "activity_ends": ("e_execution_ids", "e_seqs"),
+    "pauses": ("b_execution_ids",),
     "reads": ("r_message_ids",),
     "marks": ("k_message_ids", "k_successors"),
+    "rearms": ("j_message_ids", "j_successors", "j_positions"),
     "moves": ("v_execution_ids", "v_successors"),
-    "replies": ("p_execution_ids", "p_keys", "p_replies"),
+    "replies": ("p_execution_ids", "p_keys", "p_replies", "p_successors"),
     "starts": columns(
         "s_execution_ids s_workflow_ids s_types s_pools s_seeds s_inputs s_priorities s_timeouts s_parent_execution_ids"
         " s_parent_workflow_ids s_parent_pools s_parent_seqs s_parent_closes"
-        " s_continued_from s_attributes s_refusals"
+        " s_continued_from s_attributes s_refusals s_retries"
     ),
+    "forks": columns("f_execution_ids f_successors f_links f_seeds f_delays f_decisions f_drops f_carried f_unresolved"),
     "opens": ("n_execution_ids", "n_workflow_ids", "n_types", "n_pools", "n_seeds"),
     "states": columns("z_execution_ids z_types z_keys z_partitions z_decisions z_event_ids z_versions z_states"),
     "state_ends": ("h_execution_ids",),
     "sends": ("m_message_ids", "m_execution_ids", "m_pools", "m_partitions", "m_kinds", "m_names", "m_events"),
-    "carries": ("y_message_ids", "y_execution_ids", "y_partitions", "y_names", "y_events", "y_positions"),
+    "carries": columns("y_message_ids y_execution_ids y_partitions y_names y_events y_positions y_kinds y_keys"),
     "posts": ("x_message_ids", "x_workflow_ids", "x_kinds", "x_names", "x_keys", "x_events"),
     "orphans": ("o_execution_ids",),
     "attributes": ("u_execution_ids", "u_attributes"),
 }
+_AFTER_CLOSES = {"starts", "opens", "forks"}
+"""What may take a workflow id that the same statement frees."""
 BITS = {name: 1 << n for n, name in enumerate(SECTIONS)}
 _VERDICTS = {
     "launches": "verdict_launches",
@@ -91,9 +96,17 @@ def _addressees(chosen: list[str]) -> list[str]:
 
 def statements_to_prepare() -> list[Query]:
     """Each section alone, and all of them: what the test of all queries prepares."""
-    alone = [statement(bit | (BITS["closes"] if name in ("starts", "opens") else 0)) for name, bit in BITS.items()]
+    alone = [statement(bit | (BITS["closes"] if name in _AFTER_CLOSES else 0)) for name, bit in BITS.items()]
     claimed = [statement(BITS[name], by_claim=True) for name in ("claimed_decisions", "parks")]
-    return [*alone, statement(sum(BITS.values())), *claimed]
+    return [*alone, statement(sum(BITS.values())), *claimed, fork_of_closed()]
+
+
+@cache
+def fork_of_closed() -> Query:
+    """A closed run begins again from one of its decisions. It has no owner, so nothing has to be fenced."""
+    parts = blocks("commit")
+    text = "\n".join([parts["unfenced"], parts["forks"], "select execution_id from forked"])
+    return Query("commit.fork_of_closed", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +168,7 @@ async def commit(session: Session, tenure: Tenure, batch: Batch) -> Committed:
     mask = 0
     named: dict[str, Any] = {}
     rows = batch.rows
-    if ("starts" in rows or "opens" in rows) and "closes" not in rows:
+    if "closes" not in rows and not _AFTER_CLOSES.isdisjoint(rows):
         rows["closes"] = []
     if "parks" in rows:
         rows["parks"].sort(key=itemgetter(0))  # pokes lock in the same order: no deadlock
@@ -172,8 +185,8 @@ async def commit(session: Session, tenure: Tenure, batch: Batch) -> Committed:
     named["worker_id"], named["connection"], named["pool"] = tenure.worker_id, tenure.connection, tenure.pool
     named["partitions"], named["epochs"] = list(batch.epochs), list(batch.epochs.values())
     named["claimed"], named["claims"] = list(batch.claims), list(batch.claims.values())
-    if "moves" in rows:
-        named["skip_messages"] = [row[0] for section in ("reads", "marks") for row in rows.get(section, ())]
+    if "moves" in rows or "forks" in rows:
+        named["skip_messages"] = [row[0] for section in ("reads", "marks", "rearms") for row in rows.get(section, ())]
         named["skip_keys"] = [row[1] for row in rows.get("replies", ())]
     row = await session.fetch_one(query.sql, [named[name] for name in query.names])
     if not row["ok"]:

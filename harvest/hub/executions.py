@@ -14,6 +14,7 @@ from harvest.hub.queries import queries
 from harvest.ids import queue_of
 
 _Q = queries("executions")
+OPEN = ("RUNNING", "PAUSED")
 
 
 class NewRun(msgspec.Struct, gc=False):
@@ -34,6 +35,14 @@ class NewRun(msgspec.Struct, gc=False):
     delay: float = 0.0
     memo: str | None = None
     attributes: str | None = None
+    retry: str | None = None
+    chain_timeout: float | None = None
+    rerun_of: UUID | None = None
+
+    @property
+    def plain(self) -> bool:
+        """True where its owner may store it together with its first decision."""
+        return self.delay <= 0 and self.reuse == "allow_duplicate" and self.chain_timeout is None and self.rerun_of is None
 
     def info(self) -> RunInfo:
         """What the run will know of itself."""
@@ -63,17 +72,20 @@ async def start(db: Runs, runs: Sequence[NewRun]) -> set[UUID]:
         delays=[r.delay for r in runs],
         memos=[r.memo for r in runs],
         attributes=[r.attributes for r in runs],
+        retries=[r.retry for r in runs],
+        chain_timeouts=[r.chain_timeout for r in runs],
+        reruns=[r.rerun_of for r in runs],
     )
     return {row["execution_id"] for row in rows}
 
 
 async def latest(db: Runs, workflow_ids: Sequence[str]) -> dict[str, Row]:
-    """The newest run of each workflow id: execution_id, type, pool, state."""
+    """The newest run of each workflow id: execution_id, type, pool, state, open."""
     return {row["workflow_id"]: row for row in await db.fetch(_Q["latest"], workflow_ids=list(workflow_ids))}
 
 
 async def outcomes(db: Runs, execution_ids: Sequence[UUID]) -> dict[UUID, Row]:
-    """State, result and failure of those that are closed."""
+    """State, result, failure and successor of those that are closed."""
     return {row["execution_id"]: row for row in await db.fetch(_Q["outcomes"], execution_ids=list(execution_ids))}
 
 
@@ -127,3 +139,19 @@ async def counts(db: Runs, type: str | None = None, *, entities: bool = False) -
 
 async def open_runs(db: Runs, pool: str | None, size: int) -> Sequence[Row]:
     return await db.fetch(_Q["open_runs"], pool=pool, size=size)
+
+
+async def live_attempt(db: Runs, execution_id: UUID, most: int) -> Row | None:
+    """The deepest attempt that failed attempts lead to; its `n` is above `most` where the chain is longer."""
+    rows = await db.fetch(_Q["live_attempt"], execution_id=execution_id, most=most)
+    return rows[0] if rows else None
+
+
+async def chain(db: Runs, execution_id: UUID, most: int) -> Sequence[Row]:
+    """All runs that belong together, oldest first."""
+    return await db.fetch(_Q["chain"], execution_id=execution_id, most=most)
+
+
+async def resume(db: Runs, execution_id: UUID, taken_back: str) -> Row:
+    """resumed (0 or 1), the keys of pause requests that were taken back, and the queues whose activities may go on."""
+    return (await db.fetch(_Q["resume"], execution_id=execution_id, taken_back=taken_back))[0]

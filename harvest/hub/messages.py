@@ -43,6 +43,25 @@ async def send(db: Runs, mail: Sequence[Mail], *, once: bool = False) -> dict[UU
     return {row["message_id"]: row for row in rows}
 
 
+async def send_to(db: Runs, mail: Mail, execution_id: UUID) -> Row | None:
+    """Stores mail for one execution, which cannot close meanwhile; as `send` answers, None when it is closed."""
+    rows = await db.fetch(
+        _Q["send_to"],
+        execution_id=execution_id,
+        message_id=mail.message_id,
+        kind=mail.kind,
+        name=mail.name,
+        key=mail.key,
+        event=mail.event,
+    )
+    return rows[0] if rows else None
+
+
+async def discard(db: Runs, message_id: UUID) -> None:
+    """Takes a request out of the mailbox."""
+    await db.fetch(_Q["discard"], message_id=message_id)
+
+
 async def stored(db: Runs, message_ids: Sequence[UUID]) -> dict[UUID, Row]:
     """Those that are in the mailbox, as `send` would answer."""
     return {row["message_id"]: row for row in await db.fetch(_Q["stored"], message_ids=list(message_ids))}

@@ -92,6 +92,11 @@ async def unclaim_of(db: Runs, worker_ids: Sequence[UUID]) -> list[str]:
     return [row["pool"] for row in await db.fetch(_Q["unclaim_of"], worker_ids=list(worker_ids))]
 
 
+async def still_paused(db: Runs, execution_id: UUID, claim: int) -> None:
+    """A claimed run is paused after all: its task goes back to where it was."""
+    await db.fetch(_Q["still_paused"], execution_id=execution_id, claim=claim)
+
+
 async def claims_of(db: Database, worker_id: UUID, pool: str) -> dict[UUID, int]:
     rows = await db.fetch_once(_Q["claims_of"], worker_id=worker_id, pool=pool)
     return {row["execution_id"]: row["claim"] for row in rows}

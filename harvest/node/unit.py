@@ -40,6 +40,7 @@ class Unit:
                 batch=config.max_batch,
                 resident_entries=keeper.me.cache_capacity,
                 resident_bytes=config.workflow_cache_bytes,
+                attempts=config.max_workflow_attempts,
             ),
             driving=keeper.driving,
         )

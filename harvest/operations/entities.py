@@ -130,7 +130,7 @@ async def _hand_over(site: Site, to: Address, delivery: Delivery) -> UUID | None
     if not any(owner.owns(to.workflow_id) for owner in site.owners):
         return None
     latest = await site.latest.submit(to.workflow_id)
-    if latest is not None and latest["state"] == "RUNNING":
+    if latest is not None and latest["open"]:
         owner_ = site.owner_in(latest["pool"], to.workflow_id)
         if owner_ is not None and owner_.offer(latest["execution_id"], partition, delivery):
             found: UUID = latest["execution_id"]
@@ -169,7 +169,7 @@ async def _put(site: Site, to: Address, mail: Mail) -> Row:
 async def exists(site: Site, to: Address) -> UUID | None:
     """The execution of a live entity."""
     latest = await site.latest.submit(to.workflow_id)
-    if latest is None or latest["state"] != "RUNNING":
+    if latest is None or not latest["open"]:
         return None
     found: UUID = latest["execution_id"]
     return found

@@ -173,7 +173,7 @@ async def _at_the_owner(site: Site, to: Address, sql: str, params: Any, patience
     deadline = loop.time() + patience
     while True:
         latest = await site.latest.submit(to.workflow_id)
-        if latest is None or latest["state"] != "RUNNING":
+        if latest is None or not latest["open"]:
             raise EntityNotFound(f"there is no {to.type} with the key {to.key!r}")
         whom = await entities.responder(site.db, latest["pool"], partition_of(to.workflow_id), to.type)
         left = max(0.1, deadline - loop.time())

@@ -6,7 +6,9 @@ import asyncio
 from typing import NamedTuple
 from uuid import UUID
 
+from harvest.errors import RetryChainTooLong
 from harvest.hub.database import Row
+from harvest.operations.live import MOST_ATTEMPTS
 from harvest.operations.site import Site
 from harvest.wakes.topics import CLOSED
 
@@ -26,7 +28,7 @@ class Outcome(NamedTuple):
 
 
 def _outcome(execution_id: UUID, row: Row) -> Outcome:
-    return Outcome(execution_id, row["type"], row["state"], row["result"], row["failure"], row["continued_to"])
+    return Outcome(execution_id, row["type"], row["state"], row["result"], row["failure"], row["successor"])
 
 
 async def closed(site: Site, execution_id: UUID) -> Outcome:
@@ -47,11 +49,18 @@ async def closed(site: Site, execution_id: UUID) -> Outcome:
 
 
 async def result(site: Site, execution_id: UUID) -> Outcome:
-    """The end of the logical run: continue-as-new is followed."""
+    """The end of the logical run: continue-as-new, retries and resets are followed.
+
+    Raises `RetryChainTooLong` past 256 attempts (L-7).
+    """
+    attempts = 1
     while True:
         outcome = await closed(site, execution_id)
         if outcome.successor is None:
             return outcome
+        attempts = attempts + 1 if outcome.state == "FAILED" else 1
+        if attempts > MOST_ATTEMPTS:
+            raise RetryChainTooLong(execution_id, MOST_ATTEMPTS)
         execution_id = outcome.successor
 
 

@@ -16,15 +16,33 @@ from harvest.core.events import Arrival, CancelRequested, SignalReceived, Termin
 from harvest.decisions.answers import Undelivered
 from harvest.decisions.run import Delivery
 from harvest.errors import NoAnswer, WorkflowMisuse, WorkflowNotFound
+from harvest.hub import messages
 from harvest.hub.database import Row
 from harvest.hub.messages import Mail
 from harvest.ids import is_entity, new_id, partition_of
-from harvest.operations.follow import closed_within
+from harvest.operations.follow import result
+from harvest.operations.live import act_on_live
 from harvest.operations.site import Site
 
 
-async def deliver(site: Site, workflow_id: str, kind: str, name: str | None, arrival: Arrival, key: str | None = None) -> UUID:
-    """Makes one message durable; returns the execution that has it. `WorkflowNotFound` without an open run."""
+async def deliver(
+    site: Site,
+    workflow_id: str,
+    kind: str,
+    name: str | None,
+    arrival: Arrival,
+    key: str | None = None,
+    *,
+    attempt: UUID | None = None,
+) -> UUID:
+    """Makes one message durable; returns the execution that has it.
+
+    It goes to the open run of the id, or with `attempt` to the live attempt of that execution. `WorkflowNotFound` where
+    none is open.
+    """
+    if attempt is not None:
+        mail = Mail(new_id(), workflow_id, kind, name, key, encode_event(arrival))
+        return (await put_to_live(site, mail, attempt))["execution_id"]  # type: ignore[no-any-return]
     if key is None:
         taken = await _directly(site, workflow_id, arrival)
         if taken is not None:
@@ -79,9 +97,26 @@ async def put(site: Site, mail: Mail) -> Row | None:
         if row is not None:
             return row
         latest = await site.latest.submit(mail.workflow_id)
-        if latest is None or latest["state"] != "RUNNING":
+        if latest is None or not latest["open"]:
             return None
     return None
+
+
+async def put_to(site: Site, mail: Mail, execution_id: UUID) -> Row | None:
+    """Stores mail for this very execution; None when it is closed."""
+    return await messages.send_to(site.db, mail, execution_id)
+
+
+async def put_to_live(site: Site, mail: Mail, attempt: UUID) -> Row:
+    """Stores mail for the live attempt of an execution, and wakes it. A stored message is never sent twice (L-7)."""
+
+    async def act(target: Row) -> Row | None:
+        row = await put_to(site, mail, target["execution_id"])
+        if row is not None:
+            site.wake(row["pool"], row["execution_id"], row["partition"], mail.workflow_id)
+        return row
+
+    return await act_on_live(site, mail.workflow_id, attempt, act)
 
 
 def check_workflow(workflow_id: str, what: str) -> None:
@@ -92,27 +127,31 @@ def check_workflow(workflow_id: str, what: str) -> None:
         )
 
 
-async def signal(site: Site, workflow_id: str, name: str, input: msgspec.Raw, key: str | None) -> UUID:
+async def signal(
+    site: Site, workflow_id: str, name: str, input: msgspec.Raw, key: str | None, attempt: UUID | None = None
+) -> UUID:
     check_workflow(workflow_id, "signals")
-    return await deliver(site, workflow_id, "signal", name, SignalReceived(name, input, key), key)
+    return await deliver(site, workflow_id, "signal", name, SignalReceived(name, input, key), key, attempt=attempt)
 
 
-async def cancel(site: Site, workflow_id: str, reason: str) -> UUID:
-    """Asks the run to cancel; returns once the request is durable."""
+async def cancel(site: Site, workflow_id: str, reason: str, attempt: UUID | None = None) -> UUID:
+    """Asks the run to cancel; returns once the request is durable. A queued retry is not begun then (L-6)."""
     check_workflow(workflow_id, "cancel requests")
-    return await deliver(site, workflow_id, "cancel", None, CancelRequested(reason))
+    return await deliver(site, workflow_id, "cancel", None, CancelRequested(reason), attempt=attempt)
 
 
-async def terminate(site: Site, workflow_id: str, reason: str, *, patience: float = 10.0) -> UUID:
-    """Ends the run without asking its code; returns once it is closed.
+async def terminate(site: Site, workflow_id: str, reason: str, *, attempt: UUID | None = None, patience: float = 10.0) -> UUID:
+    """Ends the run without asking its code; returns once it is closed, also where the request went on to a next attempt.
 
     History has one writer, so its owner does it. `NoAnswer` when none did within `patience` seconds: the
     request is durable and takes effect when a worker comes.
     """
-    execution_id = await deliver(site, workflow_id, "terminate", None, TerminateRequested(reason))
-    if not await closed_within(site, execution_id, patience):
+    execution_id = await deliver(site, workflow_id, "terminate", None, TerminateRequested(reason), attempt=attempt)
+    try:
+        async with asyncio.timeout(patience):
+            return (await result(site, execution_id)).execution_id
+    except TimeoutError:
         raise NoAnswer(
             f"the request to terminate {workflow_id!r} is stored, but no worker has carried it out within {patience:g} s",
             hint="start a worker of its queue",
-        )
-    return execution_id
+        ) from None

@@ -58,6 +58,7 @@ async def _within(patience: float, name: str, answer: Awaitable[msgspec.Raw]) ->
 
 
 async def _find(site: Site, workflow_id: str, execution_id: UUID | None) -> Any:
+    """This very execution, else the newest run of the id."""
     if execution_id is None:
         latest = await site.latest.submit(workflow_id)
         if latest is not None:
@@ -180,7 +181,7 @@ class Answerer:
             question = msgspec.Raw(input.encode())
             if claimed and not await self.claim(execution_id):
                 known = await executions.describe(self.site.db, workflow_id=None, execution_id=execution_id)
-                if known is not None and known["closed_at"] is None:
+                if known is not None and known["state"] == "RUNNING":
                     if (known["strikes"] or 0) >= STRIKES:
                         raise QueryFailed("the run is parked: its decisions fail; see `harvest run show`")
                     if not known["decisions"] and known["task_state"] == "pending":

@@ -77,7 +77,7 @@ async def start(site: Site, run: NewRun, conflict: str, *, signal: tuple[str, ms
         if latest["execution_id"] == run.execution_id:  # an earlier try stored it; how far it is, its owner knows
             site.wake(run.pool, run.execution_id, partition_of(run.workflow_id), run.workflow_id)
             return Started(run.execution_id, True)
-        if latest["state"] != "RUNNING":
+        if not latest["open"]:
             if run.reuse != "allow_duplicate":
                 raise WorkflowAlreadyStarted(run.workflow_id, latest["execution_id"], latest["state"])
         elif conflict == "use_existing":
@@ -89,14 +89,14 @@ async def start(site: Site, run: NewRun, conflict: str, *, signal: tuple[str, ms
             except WorkflowNotFound:
                 pass  # it closed by itself meanwhile
         else:
-            raise WorkflowAlreadyStarted(run.workflow_id, latest["execution_id"], "RUNNING")
+            raise WorkflowAlreadyStarted(run.workflow_id, latest["execution_id"], latest["state"])
     raise WorkflowAlreadyStarted(run.workflow_id, "?", "changing too quickly")
 
 
 async def _launched(site: Site, run: NewRun) -> bool:
     """The shortest way: an owner in this process stores the run together with its first decision."""
     owner = site.owner_in(run.pool, run.workflow_id)
-    if owner is None or run.delay > 0 or run.reuse != "allow_duplicate" or not owner.knows(run.type):
+    if owner is None or not run.plain or not owner.knows(run.type):
         return False
     durable = owner.launch(run)
     if durable is None:
@@ -134,7 +134,7 @@ def _announce(site: Site, run: NewRun, *, mail: bool) -> None:
     if owner is None:
         site.notifier.decide(run.pool, run.execution_id, partition_of(run.workflow_id))
         return
-    if run.timeout is not None:
+    if run.timeout is not None or run.chain_timeout is not None or run.retry is not None:
         owner.wake(run.execution_id, partition_of(run.workflow_id))  # its deadline is the hub's to tell
         return
     owner.begin(run.execution_id, run.info(), priority=run.priority, mail=mail)
@@ -149,7 +149,7 @@ async def start_inside(site: Site, session: Session, run: NewRun, conflict: str)
         await notify(session, [(channel(site.db.schema, DECIDE), payload)])
         return Started(run.execution_id, True)
     latest = (await executions.latest(session, [run.workflow_id])).get(run.workflow_id)
-    if latest is not None and latest["state"] == "RUNNING" and conflict == "use_existing":
+    if latest is not None and latest["open"] and conflict == "use_existing":
         return Started(latest["execution_id"], False)
     raise WorkflowAlreadyStarted(
         run.workflow_id, None if latest is None else latest["execution_id"], "RUNNING" if latest is None else latest["state"]

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from harvest.decisions.leftovers import put_away
 from harvest.hub import executions, messages
+from harvest.hub.executions import OPEN
 from harvest.ids import partition_of
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 async def forward_strays(site: Site, execution_ids: Sequence[UUID]) -> None:
     """Owners do this for the runs of their partitions; in sticky mode whoever notices it."""
     for execution_id, row in (await executions.load(site.db, execution_ids)).items():
-        successor = row["continued_to"]
-        if row["state"] == "RUNNING":
+        successor = row["successor"]
+        if row["state"] in OPEN:
             continue
         if successor is None:
             await put_away(site.db, site.router, site.notifier, execution_id, row["workflow_id"], row["state"])

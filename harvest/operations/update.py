@@ -8,14 +8,14 @@ from uuid import UUID
 import msgspec
 
 from harvest.core.events import UpdateAdmitted, UpdateCompleted, UpdateFailed, encode_event
-from harvest.decisions.answers import Admitted, Answer, Undelivered
+from harvest.decisions.answers import Admitted, Answer, Carried, Undelivered
 from harvest.errors import NoAnswer, WorkflowNotFound
 from harvest.failure import Failure
 from harvest.hub import history, messages
 from harvest.hub.messages import Mail
 from harvest.ids import new_id
 from harvest.operations.follow import LOOK_EVERY
-from harvest.operations.message import check_workflow, offer, put
+from harvest.operations.message import check_workflow, offer, put, put_to_live
 from harvest.operations.site import Site
 from harvest.wakes.topics import REPLY, reply_key
 
@@ -29,10 +29,22 @@ class Reply(msgspec.Struct):
 
 
 async def update(
-    site: Site, workflow_id: str, name: str, input: msgspec.Raw, update_id: str | None, patience: float
+    site: Site,
+    workflow_id: str,
+    name: str,
+    input: msgspec.Raw,
+    update_id: str | None,
+    patience: float,
+    attempt: UUID | None = None,
 ) -> msgspec.Raw:
     """The handler's result as JSON. Raises `Answer` for a bad end, `NoAnswer` after `patience` seconds."""
     check_workflow(workflow_id, "updates")
+    if attempt is not None:
+        update_id = update_id or str(new_id())
+        mail = Mail(new_id(), workflow_id, "update", name, update_id, encode_event(UpdateAdmitted(update_id, name, input)))
+        known = await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id)
+        row = None if known is not None else await put_to_live(site, mail, attempt)
+        return await answer_of_mail(site, mail, patience, known=row is None or not row["stored"])
     if update_id is None:
         update_id = str(new_id())
         direct = await _directly(site, workflow_id, name, input, update_id, patience)
@@ -59,6 +71,8 @@ async def _directly(
         return answer
     except TimeoutError:
         raise NoAnswer(f"update {name!r} of {workflow_id!r} was not answered within {patience:g} s") from None
+    except Carried:
+        return await answer_of_mail(site, Mail(new_id(), workflow_id, "update", name, update_id, ""), patience)
     except Undelivered as exc:
         return await recorded(site, execution_id, name, update_id, patience, admitted=isinstance(exc, Admitted))
 

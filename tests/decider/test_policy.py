@@ -8,7 +8,6 @@ import uuid
 import msgspec
 import pytest
 
-from harvest.activities.retry import next_try
 from harvest.activities.sweeper import verdict
 from harvest.backoff import Backoff
 from harvest.clock import MICRO, at_us, to_us, us_of
@@ -18,6 +17,7 @@ from harvest.decider.inbox import Inbox
 from harvest.decider.timers import Timers
 from harvest.decisions.residents import Residents
 from harvest.decisions.run import Run
+from harvest.definitions.retry import next_try
 from harvest.failure import Failure
 from harvest.wakes.topics import chunks, dump
 

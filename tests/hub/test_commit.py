@@ -135,7 +135,8 @@ async def test_a_launch_whose_id_is_taken_names_itself_and_writes_nothing(db):
         execution_id = uuid.uuid4()
         batch = decision(1, execution_id)
         batch.add(
-            "launches", (execution_id, "same", "t", 7, 1, "[]", 0, None, None, None, "RUNNING", None, None, "parked", None)
+            "launches",
+            (execution_id, "same", "t", 7, 1, "[]", 0, None, None, None, "RUNNING", None, None, "parked", None, None),
         )
         batch.epochs = {7: epochs[7]}
         return batch

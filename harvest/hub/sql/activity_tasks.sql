@@ -29,7 +29,8 @@ where t.execution_id = u.execution_id and t.seq = u.seq and t.attempt = u.attemp
 returning t.execution_id, t.seq, t.pool, t.partition
 
 -- name: retry
-update activity_tasks t set state = 'pending', attempt = u.attempt + 1, worker_id = null, failure = u.failure,
+-- Back to the queue for another try, unless its run is paused.
+update activity_tasks t set state = case when exists (select from workflow_tasks w where w.execution_id = t.execution_id and w.state = 'paused') then 'held' else 'pending' end, attempt = u.attempt + 1, worker_id = null, failure = u.failure,
   due_at = hub_now() + u.delay * interval '1 second', expires_at = t.close_at
 from unnest(:execution_ids::uuid[], :seqs::int[], :attempts::int[], :delays::float8[], :failures::json[])
   as u(execution_id, seq, attempt, delay, failure)
@@ -51,7 +52,7 @@ returning t.execution_id, t.seq
 select t.execution_id, t.seq, t.name, t.state, t.attempt, t.options, t.worker_id,
        (t.close_at is not null and t.close_at <= hub_now()) as closed
 from activity_tasks t
-where t.expires_at <= hub_now() and t.state <> 'done'
+where t.expires_at <= hub_now() and t.state not in ('done', 'held')
 order by t.expires_at limit :size::int
 
 -- name: expire
@@ -65,8 +66,8 @@ returning t.execution_id, t.seq, t.pool, t.partition
 -- name: release
 -- Tasks of workers that died or stopped go back to their queue, the attempt not counted. A row that is locked belongs to a
 -- transaction that still runs, and is left to the sweep.
-update activity_tasks t set state = 'pending', worker_id = null, due_at = hub_now(), crashes = crashes + 1,
-  expires_at = t.close_at
+update activity_tasks t set state = case when exists (select from workflow_tasks w where w.execution_id = t.execution_id and w.state = 'paused') then 'held' else 'pending' end,
+  worker_id = null, due_at = hub_now(), crashes = crashes + 1, expires_at = t.close_at
 from (select execution_id, seq from activity_tasks
       where state = 'running' and worker_id = any(:worker_ids::uuid[]) for update skip locked) held
 where t.execution_id = held.execution_id and t.seq = held.seq
@@ -74,8 +75,8 @@ returning t.queue
 
 -- name: release_lost
 -- Tasks held by workers that are no more, whoever noticed.
-update activity_tasks t set state = 'pending', worker_id = null, due_at = hub_now(), crashes = crashes + 1,
-  expires_at = t.close_at
+update activity_tasks t set state = case when exists (select from workflow_tasks w where w.execution_id = t.execution_id and w.state = 'paused') then 'held' else 'pending' end,
+  worker_id = null, due_at = hub_now(), crashes = crashes + 1, expires_at = t.close_at
 from (select execution_id, seq from activity_tasks a
       where a.state = 'running'
         and not exists (select from workers w where w.worker_id = a.worker_id and w.state in ('active', 'draining'))
@@ -87,7 +88,8 @@ returning t.queue
 select execution_id, seq from activity_tasks where state = 'running' and worker_id = :worker_id::uuid
 
 -- name: give_back
-update activity_tasks t set state = 'pending', worker_id = null, due_at = hub_now(), expires_at = t.close_at
+update activity_tasks t set state = case when exists (select from workflow_tasks w where w.execution_id = t.execution_id and w.state = 'paused') then 'held' else 'pending' end,
+  worker_id = null, due_at = hub_now(), expires_at = t.close_at
 from unnest(:execution_ids::uuid[], :seqs::int[]) as u(execution_id, seq)
 where t.execution_id = u.execution_id and t.seq = u.seq and t.state = 'running' and t.worker_id = :worker_id::uuid
 returning t.queue

@@ -26,6 +26,9 @@ with fence as materialized (
   ) as found
 )
 
+-- section: unfenced
+with ok as materialized (select 1 as yes), closed as (select 1 as none where false)
+
 -- section: ok_claims
 , ok as materialized (
   select 1 as yes where (select count(*) from fence) = 1 and (select n from held) = cardinality(:claimed)
@@ -68,15 +71,16 @@ with fence as materialized (
 -- Runs whose start and first decision are one commit; a first decision may close the run.
 , launched as (
   insert into executions (execution_id, workflow_id, type, pool, partition, seed, input, priority, created_at, deadline, memo,
-                          search_attributes, state, result, failure, closed_at)
+                          search_attributes, state, result, failure, closed_at, retry)
   select u.execution_id, u.workflow_id, u.type, :pool, u.partition, u.seed, u.input, u.priority, hub_now(),
          hub_now() + u.timeout * interval '1 second', u.memo, u.attributes, u.state, u.result, u.failure,
-         case when u.state <> 'RUNNING' then hub_now() end
+         case when u.state <> 'RUNNING' then hub_now() end, u.retry
   from ok, unnest(:l_execution_ids::uuid[], :l_workflow_ids::text[], :l_types::text[], :l_partitions::int2[], :l_seeds::int8[],
                   :l_inputs::json[], :l_priorities::int2[], :l_timeouts::float8[], :l_memos::json[], :l_attributes::jsonb[],
-                  :l_states::text[], :l_results::json[], :l_failures::json[], :l_task_states::text[], :l_due_us::int8[])
+                  :l_states::text[], :l_results::json[], :l_failures::json[], :l_task_states::text[], :l_due_us::int8[],
+                  :l_retries::json[])
     as u(execution_id, workflow_id, type, partition, seed, input, priority, timeout, memo, attributes, state, result, failure,
-         task_state, due_us)
+         task_state, due_us, retry)
 ), launched_tasks as (
   insert into workflow_tasks (execution_id, pool, partition, state, due_at, priority, fresh)
   select u.execution_id, :pool, u.partition, u.task_state,
@@ -153,6 +157,23 @@ with fence as materialized (
   where a.execution_id = u.execution_id and a.seq = u.seq
 )
 
+-- section: pauses
+-- A run stands still: nobody's task, activities that wait stay where they are. A request that was taken back does nothing.
+, asked as (
+  update messages m set consumed_at = hub_now(), reply = '{"result": null}' from ok
+  where m.execution_id = any(:b_execution_ids::uuid[]) and m.kind = 'pause' and m.consumed_at is null
+  returning m.execution_id
+), paused as (
+  update executions e set state = 'PAUSED', paused_at = hub_now()
+  where e.execution_id in (select execution_id from asked) and e.state = 'RUNNING'
+), paused_tasks as (
+  update workflow_tasks t set state = 'paused', paused_due = t.due_at, due_at = 'infinity', worker_id = null,
+    sticky_worker_id = null, sticky_until = null, sticky_window = null
+  where t.execution_id in (select execution_id from asked)
+), held_activities as (
+  update activity_tasks a set state = 'held' where a.execution_id in (select execution_id from asked) and a.state = 'pending'
+)
+
 -- section: reads
 , read_messages as (
   delete from messages m using ok where m.message_id = any(:r_message_ids::uuid[])
@@ -163,6 +184,14 @@ with fence as materialized (
 , mark_messages as (
   update messages m set consumed_at = hub_now(), execution_id = coalesce(u.successor, m.execution_id)
   from ok, unnest(:k_message_ids::uuid[], :k_successors::uuid[]) as u(message_id, successor)
+  where m.message_id = u.message_id
+)
+
+-- section: rearms
+-- Mail that a failed attempt ingested in its last decision: the next one has to see it again.
+, rearm_messages as (
+  update messages m set execution_id = u.successor, consumed_at = null, position = u.position
+  from ok, unnest(:j_message_ids::uuid[], :j_successors::uuid[], :j_positions::int8[]) as u(message_id, successor, position)
   where m.message_id = u.message_id
 )
 
@@ -179,8 +208,9 @@ with fence as materialized (
 -- section: replies
 -- An update's answer; its row is found by the update id.
 , reply_messages as (
-  update messages m set consumed_at = hub_now(), reply = u.reply
-  from ok, unnest(:p_execution_ids::uuid[], :p_keys::text[], :p_replies::json[]) as u(execution_id, key, reply)
+  update messages m set consumed_at = hub_now(), reply = u.reply, execution_id = coalesce(u.successor, m.execution_id)
+  from ok, unnest(:p_execution_ids::uuid[], :p_keys::text[], :p_replies::json[], :p_successors::uuid[])
+    as u(execution_id, key, reply, successor)
   where m.execution_id = u.execution_id and m.kind = 'update' and m.key = u.key
 )
 
@@ -188,17 +218,18 @@ with fence as materialized (
 , started as (
   insert into executions (execution_id, workflow_id, type, pool, partition, seed, input, priority, created_at, deadline,
                           parent_execution_id, parent_workflow_id, parent_pool, parent_seq, parent_close, continued_from, memo,
-                          search_attributes)
+                          search_attributes, retry, chain_deadline)
   select u.execution_id, u.workflow_id, u.type, u.pool, partition_of(u.workflow_id), u.seed, u.input, u.priority, hub_now(),
          hub_now() + u.timeout * interval '1 second', u.parent_execution_id, u.parent_workflow_id, u.parent_pool, u.parent_seq,
          u.parent_close, u.continued_from, old.memo,
-         nullif(jsonb_strip_nulls(coalesce(old.search_attributes, '{}') || coalesce(u.attributes, '{}')), '{}')
+         nullif(jsonb_strip_nulls(coalesce(old.search_attributes, '{}') || coalesce(u.attributes, '{}')), '{}'),
+         coalesce(u.retry, old.retry), old.chain_deadline
   from ok cross join unnest(:s_execution_ids::uuid[], :s_workflow_ids::text[], :s_types::text[], :s_pools::text[], :s_seeds::int8[],
                   :s_inputs::json[], :s_priorities::int2[], :s_timeouts::float8[], :s_parent_execution_ids::uuid[],
                   :s_parent_workflow_ids::text[], :s_parent_pools::text[], :s_parent_seqs::int[], :s_parent_closes::text[],
-                  :s_continued_from::uuid[], :s_attributes::jsonb[])
+                  :s_continued_from::uuid[], :s_attributes::jsonb[], :s_retries::json[])
     as u(execution_id, workflow_id, type, pool, seed, input, priority, timeout, parent_execution_id, parent_workflow_id,
-         parent_pool, parent_seq, parent_close, continued_from, attributes)
+         parent_pool, parent_seq, parent_close, continued_from, attributes, retry)
   left join executions old on old.execution_id = u.continued_from
   where (select count(*) from closed) >= 0
   on conflict (workflow_id) where closed_at is null do nothing
@@ -213,6 +244,66 @@ with fence as materialized (
 ), start_tasks as (
   insert into workflow_tasks (execution_id, pool, partition, state, due_at, priority)
   select execution_id, pool, partition, 'pending', hub_now(), priority from started
+)
+
+-- section: forks
+-- A run begins again: from nothing (retry), or from the end of one of its decisions (reset). What it had ingested after that is
+-- mail once more, in the order of its history and ahead of what is unread: positions below zero.
+, forks as materialized (
+  select u.* from ok, unnest(:f_execution_ids::uuid[], :f_successors::uuid[], :f_links::text[], :f_seeds::int8[],
+                             :f_delays::float8[], :f_decisions::int[], :f_drops::bool[], :f_carried::int[], :f_unresolved::json[])
+    as u(execution_id, successor, link, seed, delay, decision, drops, carried, unresolved)
+), forked as (
+  insert into executions (execution_id, workflow_id, type, pool, partition, seed, attempt, input, priority, created_at, deadline,
+                          chain_deadline, parent_execution_id, parent_workflow_id, parent_pool, parent_seq, parent_close, continued_from,
+                          retry_of_exec_id, reset_of_exec_id, reset_decision, retry, memo, search_attributes)
+  select f.successor, e.workflow_id, e.type, e.pool, e.partition, coalesce(f.seed, e.seed),
+         case when f.link = 'retry' then e.attempt + 1 else e.attempt end, e.input, e.priority, hub_now(),
+         hub_now() + f.delay * interval '1 second' + (e.deadline - e.created_at - e.paused_for),
+         case when f.link = 'retry' then e.chain_deadline else hub_now() + (e.chain_deadline - e.created_at - e.paused_for) end,
+         p.execution_id, p.workflow_id, p.pool, case when p.execution_id is not null then e.parent_seq end,
+         case when p.execution_id is not null then e.parent_close end,
+         case when f.link = 'reset' then e.continued_from end,
+         case when f.link = 'retry' then e.execution_id end,
+         case when f.link = 'reset' then e.execution_id end, case when f.link = 'reset' then f.decision end,
+         e.retry, e.memo, e.search_attributes
+  from forks f join executions e using (execution_id)
+  -- The parent of a run that was closed already has been told of its end.
+  left join executions p on p.execution_id = e.parent_execution_id and e.closed_at is null
+  where (select count(*) from closed) >= 0
+  returning execution_id, pool, partition, priority
+), forked_tasks as (
+  insert into workflow_tasks (execution_id, pool, partition, state, due_at, priority, fresh, decision)
+  select n.execution_id, n.pool, n.partition, 'pending', hub_now() + f.delay * interval '1 second', n.priority, f.link = 'retry',
+         nullif(f.decision, 0)
+  from forked n join forks f on f.successor = n.execution_id
+), forked_history as (
+  insert into decisions (execution_id, decision, first_event_id, at, worker_id, replay_mode, events, scheduled)
+  select f.successor, d.decision, d.first_event_id, d.at, d.worker_id, d.replay_mode, d.events, d.scheduled
+  from forks f join decisions d on d.execution_id = f.execution_id and d.decision <= f.decision
+), ingested as materialized (
+  select f.execution_id, f.successor, case e.event ->> 'type' when 'UpdateAdmitted' then 'update' else 'signal' end as kind,
+         case e.event ->> 'type' when 'UpdateAdmitted' then e.event ->> 'update_id' else e.event ->> 'key' end as key, e.event,
+         - f.carried - row_number() over (partition by f.execution_id order by d.decision desc, e.n desc) as position
+  from forks f join decisions d on d.execution_id = f.execution_id and d.decision > f.decision
+  cross join lateral json_array_elements(d.events) with ordinality as e(event, n)
+  where not f.drops and (e.event ->> 'type' = 'SignalReceived'
+    or e.event ->> 'type' = 'UpdateAdmitted' and f.unresolved::jsonb ? (e.event ->> 'update_id'))
+), rearmed as (
+  update messages m set execution_id = i.successor, consumed_at = null, position = i.position
+  from ingested i where m.execution_id = i.execution_id and m.kind = i.kind and m.key = i.key
+    and m.message_id <> all(:skip_messages::uuid[])
+), remade as (
+  insert into messages (message_id, execution_id, pool, partition, kind, name, key, event, position)
+  select gen_random_uuid(), n.execution_id, n.pool, n.partition, i.kind, i.event ->> 'name', i.key, i.event, i.position
+  from ingested i join forked n on n.execution_id = i.successor
+  where not exists (select from messages m where m.execution_id = i.execution_id and m.kind = i.kind and m.key = i.key)
+), followed as (
+  update messages m set execution_id = f.successor
+  from forks f
+  where m.execution_id = f.execution_id and (m.consumed_at is null or m.key is not null) and m.kind <> 'child'
+    and m.message_id <> all(:skip_messages) and (m.key is null or m.key <> all(:skip_keys::text[]))
+    and not exists (select from ingested i where i.execution_id = m.execution_id and i.kind = m.kind and i.key = m.key)
 )
 
 -- section: opens
@@ -267,10 +358,11 @@ with fence as materialized (
 -- section: carries
 -- Signals that a run had ingested but not read follow it first: positions below zero.
 , carry_messages as (
-  insert into messages (message_id, execution_id, pool, partition, kind, name, event, position)
-  select u.message_id, u.execution_id, :pool, u.partition, 'signal', u.name, u.event, u.position
+  insert into messages (message_id, execution_id, pool, partition, kind, name, key, event, position)
+  select u.message_id, u.execution_id, :pool, u.partition, u.kind, u.name, u.key, u.event, u.position
   from ok, unnest(:y_message_ids::uuid[], :y_execution_ids::uuid[], :y_partitions::int2[], :y_names::text[], :y_events::json[],
-                  :y_positions::int8[]) as u(message_id, execution_id, partition, name, event, position)
+                  :y_positions::int8[], :y_kinds::text[], :y_keys::text[])
+    as u(message_id, execution_id, partition, name, event, position, kind, key)
 )
 
 -- section: addressees

@@ -25,6 +25,19 @@ with incoming as (
 select t.message_id, t.execution_id, t.pool, t.partition, s.message_id is not null as stored
 from target t left join stored s using (message_id)
 
+-- name: send_to
+with target as materialized (
+  select execution_id, pool, partition from executions where execution_id = :execution_id::uuid and closed_at is null for share
+), stored as (
+  insert into messages (message_id, execution_id, pool, partition, kind, name, key, event)
+  select :message_id::uuid, execution_id, pool, partition, :kind, :name, :key::text, :event::json from target
+  on conflict do nothing returning message_id
+)
+select t.execution_id, t.pool, t.partition, s.message_id is not null as stored from target t left join stored s on true
+
+-- name: discard
+delete from messages where message_id = :message_id::uuid
+
 -- name: stored
 select message_id, execution_id, pool, partition, true as stored from messages where message_id = any(:message_ids::uuid[])
 
@@ -52,7 +65,7 @@ where m.execution_id = :execution_id::uuid and m.consumed_at is null
 -- name: drop_unread
 -- Mail for a run that is closed for good: updates are answered, runs that called an operation are told, the rest is put away.
 with dropped as (
-  update messages set consumed_at = hub_now(), reply = case when kind = 'update' then :reply::json end
+  update messages set consumed_at = hub_now(), reply = case when kind in ('update', 'pause') then :reply::json end
   where execution_id = any(:execution_ids::uuid[]) and consumed_at is null returning kind, key, event -> 'caller' as caller
 ), callers as (
   select (caller ->> 'execution_id')::uuid as execution_id, caller ->> 'pool' as pool,

@@ -14,9 +14,12 @@ from unnest(:partitions::int2[]) as p(partition) cross join lateral (
 union all
 select distinct 'mail', m.execution_id, m.partition, null::int8 from messages m
 where m.pool = :pool and m.consumed_at is null and m.partition = any(:partitions)
+  and (m.kind in ('terminate', 'reset') or not exists (
+    select from workflow_tasks t where t.execution_id = m.execution_id and t.state = 'paused'))
 union all
 select distinct 'mail', a.execution_id, a.partition, null::int8 from activity_tasks a
 where a.pool = :pool and a.state = 'done' and a.partition = any(:partitions)
+  and not exists (select from workflow_tasks t where t.execution_id = a.execution_id and t.state = 'paused')
 union all
 (select 'unstamped', execution_id, null, null::int8 from workflow_tasks where pool = :pool and partition is null limit 1)
 union all
@@ -34,7 +37,7 @@ where pool = :pool and state = 'running' and partition = any(:partitions::int2[]
 update workflow_tasks t set strikes = :strikes::int, error = coalesce(:error::json, error), state = 'pending', worker_id = null,
   fresh = false, sticky_until = null, sticky_window = null,
   due_at = coalesce(hub_now() + :delay::float8 * interval '1 second', 'infinity')
-where t.execution_id = :execution_id::uuid
+where t.execution_id = :execution_id::uuid and t.state <> 'paused'
   and exists (select from tenures n where n.worker_id = :worker_id::uuid and n.connection = -1 and not n.fenced)
   and case when :claim::int8 is null
            then t.worker_id is null and exists (select from partitions p where p.pool = t.pool and p.partition = t.partition
@@ -51,7 +54,7 @@ on conflict (execution_id) do update set at = excluded.at, strikes = excluded.st
 -- A new worker may hold the fix: what was parked with an error is due again.
 with due as (
   update workflow_tasks set strikes = 0, error = null, state = 'pending', due_at = hub_now()
-  where pool = :pool and error is not null and worker_id is null returning execution_id
+  where pool = :pool and error is not null and worker_id is null and state <> 'paused' returning execution_id
 ), gone as (
   delete from dead_letters d using due where d.execution_id = due.execution_id
 )
@@ -68,7 +71,7 @@ delete from dead_letters where execution_id = any(:execution_ids::uuid[])
 with hit as (
   update workflow_tasks set strikes = strikes + 1, error = :error::json, state = 'pending', worker_id = null, sticky_until = null,
     due_at = case when strikes + 1 >= :most::int then 'infinity' else hub_now() + :delay::float8 * interval '1 second' end
-  where execution_id = :execution_id::uuid
+  where execution_id = :execution_id::uuid and state <> 'paused'
     and exists (select from tenures n where n.worker_id = :worker_id::uuid and n.connection = -1 and not n.fenced)
   returning execution_id, strikes
 )
@@ -153,17 +156,16 @@ select extract(epoch from min(c.at) - hub_now())::float8 as seconds from kinds k
 
 -- name: poke
 -- Something waits for these runs. A parked one is due; one that is being decided will look again; a delayed start and a
--- failed decision keep their time, unless their end is asked for. Its pin is armed anew (S-2).
+-- failed decision keep their time, and a paused run stays so, unless their end is asked for. Its pin is armed anew (S-2).
 with these as materialized (
-  select execution_id from workflow_tasks where execution_id = any(:execution_ids::uuid[]) order by execution_id for update
+  select p.execution_id, (p.state = 'pending' and p.due_at > hub_now() or p.state = 'paused') and exists (
+    select from messages m where m.execution_id = p.execution_id and m.consumed_at is null
+      and (m.kind in ('terminate', 'reset') or p.state = 'pending' and (m.kind = 'pause' or m.kind = 'cancel' and p.fresh))) as ending
+  from workflow_tasks p where p.execution_id = any(:execution_ids::uuid[]) order by p.execution_id for update
 )
 update workflow_tasks t set wakes = t.wakes + 1,
-  state = case t.state when 'parked' then 'pending' else t.state end,
-  due_at = case when t.state = 'parked' then hub_now()
-                when t.state = 'pending' and t.due_at > hub_now() and exists (
-                  select from messages m where m.execution_id = t.execution_id and m.consumed_at is null
-                    and (m.kind = 'terminate' or m.kind = 'cancel' and t.fresh)) then hub_now()
-                else t.due_at end,
+  state = case when t.state = 'parked' or these.ending then 'pending' else t.state end,
+  due_at = case when t.state = 'parked' or these.ending then hub_now() else t.due_at end,
   sticky_until = case when t.state = 'parked' then hub_now() + t.sticky_window * interval '1 second' else t.sticky_until end
 from these where t.execution_id = these.execution_id
 returning t.execution_id
@@ -173,7 +175,8 @@ returning t.execution_id
 select distinct m.execution_id, m.partition, t.execution_id is not null as open from messages m left join workflow_tasks t using (execution_id)
 where m.pool = :pool and m.consumed_at is null
   and (t.state = 'parked' or t.execution_id is null
-       or t.state = 'pending' and t.due_at > hub_now() and (m.kind = 'terminate' or m.kind = 'cancel' and t.fresh))
+       or t.state = 'pending' and t.due_at > hub_now() and (m.kind in ('terminate', 'reset', 'pause') or m.kind = 'cancel' and t.fresh)
+       or t.state = 'paused' and m.kind in ('terminate', 'reset'))
 union
 select distinct a.execution_id, a.partition, true from activity_tasks a join workflow_tasks t using (execution_id)
 where a.pool = :pool and a.state = 'done' and t.state = 'parked'
@@ -199,6 +202,11 @@ with loose as (
   where sticky_worker_id = any(:worker_ids) and state <> 'running' and sticky_window is not null returning pool
 )
 select distinct pool from (select pool from loose union all select pool from unpinned) p
+
+-- name: still_paused
+-- A paused run was claimed for an end that did not come.
+update workflow_tasks set state = 'paused', worker_id = null, due_at = 'infinity'
+where execution_id = :execution_id::uuid and claim = :claim::int8 and worker_id is not null
 
 -- name: claims_of
 select execution_id, claim from workflow_tasks where worker_id = :worker_id::uuid and pool = :pool

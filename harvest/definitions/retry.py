@@ -24,3 +24,25 @@ def next_try(
     if left is not None and delay >= left:
         return None
     return delay
+
+
+def refused(spec: RetrySpec, failure: Failure) -> bool:
+    """True where trying again is useless by what the failure, or what caused it, says of itself."""
+    known: Failure | None = failure
+    while known is not None:
+        if known.non_retryable or known.type in spec.non_retryable:
+            return True
+        known = known.cause
+    return False
+
+
+def next_attempt(
+    spec: RetrySpec | None, attempt: int, failure: Failure, *, most: int, left: float | None = None, roll: float | None = None
+) -> float | None:
+    """Seconds until a failed run begins again, or None when its failure is final.
+
+    `most` is the fleet's ceiling of attempts, `left` what remains until the deadline of the whole chain.
+    """
+    if spec is None or attempt >= most or refused(spec, failure):
+        return None
+    return next_try(spec, attempt, failure, left=left, roll=roll)

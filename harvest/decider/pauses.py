@@ -1,0 +1,45 @@
+"""Runs that stand still: the end of a pausing commit, and what to do when somebody knocks (a paused run ingests nothing)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from harvest.core.events import PauseRequested
+from harvest.decisions.decide import Draft
+from harvest.decisions.load import Loaded
+from harvest.decisions.run import Run
+from harvest.hub import workflow_tasks
+from harvest.wakes.topics import REPLY, reply_key
+
+if TYPE_CHECKING:
+    from harvest.decider.decider import Decider
+
+
+def pausing(run: Run) -> bool:
+    """True when a request to pause waits."""
+    return any(isinstance(d.arrival, PauseRequested) for d in run.queue)
+
+
+def landed(decider: Decider, draft: Draft) -> None:
+    """It leaves memory. A resume may have come in between: whoever looks next reads its row."""
+    run = draft.run
+    for seq in run.hot:
+        decider.hands.cancel(run.execution_id, seq)  # its result could not be kept; a resume runs the step again
+    for delivery in draft.deliveries:
+        if isinstance(delivery.arrival, PauseRequested):
+            decider.router.wake(REPLY, reply_key(run.workflow_id, delivery.arrival.key))
+            decider.notifier.reply(run.workflow_id, delivery.arrival.key)
+    if decider.shelf is not None:
+        decider.shelf.forget(run.execution_id, run.partition)
+    decider.unclaim(run)
+    decider.let_go(run)
+
+
+def knocked(decider: Decider, run: Run, row: Any, loaded: Loaded) -> None:
+    """It stands still, and stays where it is; questions are answered from its history."""
+    claim = run.claim
+    if claim is not None:
+        decider.spawn(workflow_tasks.still_paused(decider.db, run.execution_id, claim.number))
+    decider.loader.answer_from_history(run, row, loaded)
+    decider.unclaim(run)
+    decider.let_go(run)
