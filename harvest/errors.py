@@ -189,6 +189,18 @@ class WorkflowClosed(WorkflowNotFound):
         self.workflow_id, self.execution_id, self.state = workflow_id, execution_id, state
 
 
+class ResetRefused(HarvestError):
+    """The run cannot be forked there."""
+
+    def __init__(self, execution_id: object, why: str, hint: str) -> None:
+        super().__init__(f"execution {execution_id} cannot be reset: {why}", hint=hint)
+        self.execution_id = execution_id
+
+
+class RerunRefused(HarvestError):
+    """The run cannot be started again from its input."""
+
+
 class RetryChainTooLong(HarvestError):
     """The attempts of a run are more than a handle follows (L-7); addressing a later one, or the workflow id, works."""
 

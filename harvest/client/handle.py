@@ -18,12 +18,12 @@ from harvest.decisions.answers import Answer
 from harvest.decisions.load import info_of, retry_of
 from harvest.definitions.options import Span, seconds
 from harvest.definitions.workflow import WorkflowDefinition
-from harvest.errors import UpdateFailed, UpdateRejected, WorkflowFailedError, WorkflowNotFound
+from harvest.errors import ConfigError, UpdateFailed, UpdateRejected, WorkflowFailedError, WorkflowNotFound
 from harvest.failure import Failure, decode_failure, error_of
 from harvest.hub import executions, history
 from harvest.hub.database import Row
 from harvest.ids import WORKFLOW_ID_CAP, check_name
-from harvest.operations import follow, message, pause, query, update
+from harvest.operations import again, follow, message, pause, query, update
 from harvest.operations.follow import Outcome
 from harvest.operations.live import find, live_attempt
 from harvest.operations.site import Site
@@ -84,6 +84,8 @@ class Description:
     rerun_of_exec_id: UUID | None
     retry: RetrySpec | None
     chain_deadline: datetime | None
+    timeout: float | None
+    chain_timeout: float | None
     paused_at: datetime | None
     legal_hold: dict[str, Any] | None
     erased_at: datetime | None
@@ -268,6 +270,36 @@ class WorkflowHandle(Generic[T]):
     async def resume(self) -> None:
         """Has a paused run go on; one that is not paused just does."""
         await pause.resume(self._site, self.id, self._attempt)
+
+    async def reset(
+        self, decision: int | None = None, *, signals: str = "reapply", reason: str = "", timeout: Span = 10.0
+    ) -> WorkflowHandle[T]:
+        """Forks this execution from the end of a decision (the last one that did not close it) and returns the new run.
+
+        An open run is terminated. `signals` that came after the decision: reapply or drop. Raises `ResetRefused`,
+        `WorkflowAlreadyStarted` where another run has the id, `NoAnswer`.
+        """
+        if signals not in again.SIGNALS:
+            raise ConfigError("signals", f"must be one of {', '.join(again.SIGNALS)}, got {signals!r}")
+        new = await again.reset(
+            self._site,
+            self.id,
+            self.execution_id,
+            decision=decision,
+            signals=signals,
+            reason=_reason(reason),
+            patience=seconds("timeout", timeout) or 10.0,
+        )
+        return WorkflowHandle(self._site, self.id, new, self._definition)
+
+    async def rerun(self, *, id: str | None = None) -> WorkflowHandle[T]:
+        """Starts a new logical run from the input of this execution, under the same workflow id or another one.
+
+        Raises `RerunRefused` for an attempt that was retried, `WorkflowAlreadyStarted` while a run of the id is open.
+        """
+        new_id = None if id is None else check_name("id", id, WORKFLOW_ID_CAP)
+        new = await again.rerun(self._site, self.id, self.execution_id, new_workflow_id=new_id)
+        return WorkflowHandle(self._site, id or self.id, new, self._definition)
 
     # --- looking at it
 

@@ -77,7 +77,11 @@ class Effects:
             self._closed(draft)
             if self.decider.shelf is not None:
                 self.decider.shelf.forget(run.execution_id, run.partition)
-        elif draft.commands:
+        elif draft.commands or run.reissue:
+            for command in run.reissue:
+                if isinstance(command, ev.ActivityScheduled):
+                    self.start_activity(run, command)
+            run.reissue = []
             self._commands(draft, committed, closing=False)
             if self.decider.on_state is not None and isinstance(run.instance, EntityInstance):
                 self.decider.on_state(run, run.instance)

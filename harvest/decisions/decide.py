@@ -97,7 +97,7 @@ class Draft:
     @property
     def empty(self) -> bool:
         """True when there is nothing to write at all."""
-        return self.events is None and self.task is None and not self.deliveries and not self.run.reissue
+        return self.events is None and self.task is None and not self.deliveries
 
     @property
     def parks(self) -> bool:
@@ -184,6 +184,8 @@ def decide(run: Run, now_us: int, mode: str, reserve: Reserve, most: int = 1) ->
             run.queue.extendleft(reversed([d for d in deliveries if not isinstance(d.arrival, ev.TimerFired)]))
             raise
     if draft.closing is None:
+        if run.reissue and draft.events is None:  # a decision that says: from here on the history is its own
+            draft.events, run.decision = "[]", draft.number
         draft.task = _task_change(run)
     return None if draft.empty else draft
 

@@ -150,6 +150,7 @@ def describe_run(run: Run, row: Row, decisions: list[StoredDecision]) -> None:
         run.parent_close = row["parent_close"]
     run.known = True
     run.decision = decisions[-1].decision if decisions else 0
+    run.forked = row["reset_decision"] is not None and row["reset_decision"] == run.decision
     run.events = 0 if not decisions else decisions[-1].first_event_id - 1 + count_events(decisions[-1])
     run.recorded = decisions[0].decision if decisions else 0
     run.history_bytes = sum(len(d.events) for d in decisions)
@@ -162,6 +163,9 @@ def retry_of(text: str | None) -> ev.RetrySpec | None:
 def count_events(stored: StoredDecision) -> int:
     """Events of a decision, without looking into them."""
     return len(msgspec.json.decode(stored.events, type=list[msgspec.Raw]))
+
+
+_WORK = (ev.ActivityScheduled, ev.ExternalSignalSent, ev.ExternalCancelSent, ev.EntityCallSent)
 
 
 @dataclass(slots=True)
@@ -194,7 +198,7 @@ def rebuild(run: Run, decisions: list[StoredDecision], registry: Registry, check
                 if isinstance(arrival, ev.UpdateAdmitted):
                     admitted[arrival.update_id] = True
             for command in commands:
-                if isinstance(command, (ev.ActivityScheduled, ev.ExternalSignalSent, ev.ExternalCancelSent)):
+                if isinstance(command, _WORK):
                     work[command.seq] = command
                 elif isinstance(command, (ev.UpdateCompleted, ev.UpdateFailed)):
                     admitted.pop(command.update_id, None)
@@ -204,7 +208,13 @@ def rebuild(run: Run, decisions: list[StoredDecision], registry: Registry, check
     instance.replaying = False
     run.instance = instance
     run.remote_updates = set(admitted) - set(run.updates)
-    return _under_way(run, instance, work)
+    left = _under_way(run, instance, work)
+    if run.forked:  # tasks and calls of the other run are its own
+        asked = [
+            work[seq] for seq in sorted(instance.pending) if seq in run.tasks or isinstance(work.get(seq), ev.EntityCallSent)
+        ]
+        run.reissue = asked
+    return left
 
 
 def _rebuild_entity(
@@ -232,7 +242,7 @@ def _under_way(run: Run, instance: Instance, work: dict[int, Any]) -> Unfinished
         asked = work.get(seq)
         if isinstance(asked, ev.ActivityScheduled) and asked.options.mode != "local":
             run.tasks[seq] = "pending"
-        elif asked is not None:
+        elif asked is not None and not isinstance(asked, ev.EntityCallSent):
             run.hot.add(seq)
             if seq not in arrived:
                 (left.local if isinstance(asked, ev.ActivityScheduled) else left.external).append(asked)

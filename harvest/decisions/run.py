@@ -99,6 +99,7 @@ class Run:
         "events",
         "execution_id",
         "failing",
+        "forked",
         "history_bytes",
         "hot",
         "info",
@@ -141,6 +142,7 @@ class Run:
         self.deadline_us: int | None = None
         self.chain_deadline_us: int | None = None
         self.retry: RetrySpec | None = None  # of its start; else its definition's counts
+        self.forked = False  # its history so far is that of the run it was forked from
         self.reissue: list[Command] = []  # of a forked run: what was under way, and has no row yet
         self.instance: Instance | None = None
         self.known = False  # its row has been read, so a missing instance can be built

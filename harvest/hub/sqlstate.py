@@ -71,3 +71,8 @@ def trouble_of(exc: BaseException) -> Trouble:
     if isinstance(exc, (OverflowError, UnicodeEncodeError, ValueError)):
         return Trouble.DATA
     return Trouble.BUG
+
+
+def is_unique_violation(exc: BaseException) -> bool:
+    """Somebody else has this key."""
+    return getattr(exc, "sqlstate", None) == "23505"
