@@ -197,6 +197,22 @@ class ResetRefused(HarvestError):
         self.execution_id = execution_id
 
 
+class EraseRefused(HarvestError):
+    """The payloads of the run must not be erased now."""
+
+
+class PayloadErased(HarvestError):
+    """What is asked for was erased."""
+
+
+class NotRedrivable(HarvestError):
+    """The dead letter is about a run that cannot be tried again."""
+
+
+class ActivityNotFound(HarvestError):
+    """The run has no such activity task, or not in a state where this can be done."""
+
+
 class RerunRefused(HarvestError):
     """The run cannot be started again from its input."""
 

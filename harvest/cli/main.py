@@ -16,7 +16,7 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 import harvest
-from harvest.cli import entities, fleet, output, runs
+from harvest.cli import entities, fleet, letters, operator, output, runs
 from harvest.cli.loop import run_async
 from harvest.cli.modules import load_modules
 from harvest.cli.runs import hubs
@@ -30,7 +30,10 @@ from harvest.node import ShardedWorker, Worker
 from harvest.testing.replayer import Replayed, Replayer
 
 app = typer.Typer(help="Durable workflows on Postgres.", no_args_is_help=True, pretty_exceptions_enable=False)
+runs.app.registered_commands += operator.app.registered_commands
 app.add_typer(runs.app, name="run")
+app.add_typer(operator.activity, name="activity")
+app.add_typer(letters.app, name="dead-letters")
 app.add_typer(entities.app, name="entity")
 app.add_typer(fleet.owner, name="owner")
 app.add_typer(fleet.sticky, name="sticky")

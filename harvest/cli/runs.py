@@ -16,7 +16,7 @@ import harvest
 from harvest import errors
 from harvest.cli import output
 from harvest.cli.loop import run_async
-from harvest.client import Description, WorkflowHandle
+from harvest.client import Description, Signalled, WorkflowHandle
 from harvest.config import HubSettings
 from harvest.errors import ConfigError
 
@@ -26,7 +26,9 @@ Url = Annotated[str, typer.Option("--database-url", envvar="HARVEST_DATABASE_URL
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Id = Annotated[str, typer.Argument(help="The workflow id.")]
 Args = Annotated[list[str] | None, typer.Argument(help="Arguments, each JSON; what is not JSON is taken as text.")]
-Execution = Annotated[str | None, typer.Option("--execution-id", help="A particular run of the id.")]
+Execution = Annotated[
+    str | None, typer.Option("--execution-id", help="A particular run of the id; acts go to its live attempt.")
+]
 
 
 def parse_args(args: list[str] | None) -> list[Any]:
@@ -47,6 +49,17 @@ def parse_execution(text: str | None) -> UUID | None:
         return UUID(text)
     except ValueError:
         raise ConfigError("execution-id", f"{text!r} is not a uuid") from None
+
+
+def parse_attributes(items: list[str] | None) -> dict[str, Any] | None:
+    """`name=value` options as search attributes."""
+    attributes = {}
+    for item in items or []:
+        name, sep, value = item.partition("=")
+        if not sep:
+            raise ConfigError("attribute", f"{item!r} is not name=value")
+        attributes[name] = parse_args([value])[0]
+    return attributes or None
 
 
 @asynccontextmanager
@@ -102,7 +115,9 @@ def start(
     reuse: Annotated[str, typer.Option(help="allow_duplicate, allow_failed or reject_duplicate")] = "allow_duplicate",
     build_id: Annotated[str | None, typer.Option(help="Pin the run to workers of this build.")] = None,
     delay: Annotated[float | None, typer.Option(help="Seconds before the first decision.")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds until the run ends as TIMED_OUT.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds until an attempt ends as TIMED_OUT.")] = None,
+    chain_timeout: Annotated[float | None, typer.Option(help="Seconds for all attempts and continuations together.")] = None,
+    attempts: Annotated[int | None, typer.Option(min=1, help="Try a failed run again, up to so many attempts.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the result and print it.")] = False,
     url: Url = "",
     json: Json = False,
@@ -123,6 +138,8 @@ def start(
                 reuse=reuse,
                 delay=delay,
                 timeout=timeout,
+                chain_timeout=chain_timeout,
+                retry=None if attempts is None else harvest.RetryPolicy(max_attempts=attempts),
             )
             return str(handle.execution_id), await handle.result() if wait else None
 
@@ -143,18 +160,11 @@ def list_runs(
     json: Json = False,
 ) -> None:
     """List runs, newest first."""
-    attributes = {}
-    for item in attribute or []:
-        name, sep, value = item.partition("=")
-        if not sep:
-            raise ConfigError("attribute", f"{item!r} is not name=value")
-        attributes[name] = parse_args([value])[0]
+    attributes = parse_attributes(attribute)
 
     async def work() -> list[Any]:
         async with opened(url) as client:
-            found = client.list(
-                state=state, type=type, queue=queue, prefix=prefix, search_attributes=attributes or None, limit=limit
-            )
+            found = client.list(state=state, type=type, queue=queue, prefix=prefix, search_attributes=attributes, limit=limit)
             return [run async for run in found]
 
     rows = run_async(work())
@@ -186,18 +196,29 @@ def signal(
     name: str,
     args: Args = None,
     key: Annotated[str | None, typer.Option(help="Idempotency key: delivered once.")] = None,
+    execution_id: Execution = None,
     url: Url = "",
     json: Json = False,
 ) -> None:
     """Send a signal."""
-    on_handle(url, id, lambda h: h.signal(name, *parse_args(args), idempotency_key=key))
-    say(json, {"signalled": id}, f"signalled {id}")
+    sent: Signalled = on_handle(url, id, lambda h: h.signal(name, *parse_args(args), idempotency_key=key), execution_id)
+    routed = sent.routed_execution_id
+    body = {"signalled": id, **({} if routed is None else {"routed_execution_id": routed})}
+    say(json, body, f"signalled {id}{'' if routed is None else f' (its live attempt is {routed})'}")
 
 
 @app.command()
-def query(id: Id, name: str, args: Args = None, timeout: float = 10.0, url: Url = "", json: Json = False) -> None:
+def query(
+    id: Id,
+    name: str,
+    args: Args = None,
+    timeout: float = 10.0,
+    execution_id: Execution = None,
+    url: Url = "",
+    json: Json = False,
+) -> None:
     """Ask a run, open or closed."""
-    answer = on_handle(url, id, lambda h: h.query(name, *parse_args(args), timeout=timeout))
+    answer = on_handle(url, id, lambda h: h.query(name, *parse_args(args), timeout=timeout), execution_id)
     say(json, answer, jsonlib.dumps(answer, ensure_ascii=False))
 
 
@@ -208,25 +229,29 @@ def update(
     args: Args = None,
     update_id: Annotated[str | None, typer.Option(help="The same id acts once and answers each time.")] = None,
     timeout: float = 60.0,
+    execution_id: Execution = None,
     url: Url = "",
     json: Json = False,
 ) -> None:
     """Update a run and print what its handler answers."""
-    answer = on_handle(url, id, lambda h: h.update(name, *parse_args(args), update_id=update_id, timeout=timeout))
+    work = lambda h: h.update(name, *parse_args(args), update_id=update_id, timeout=timeout)  # noqa: E731
+    answer = on_handle(url, id, work, execution_id)
     say(json, answer, jsonlib.dumps(answer, ensure_ascii=False))
 
 
 @app.command()
-def cancel(id: Id, reason: str = "", url: Url = "", json: Json = False) -> None:
-    """Ask a run to cancel."""
-    on_handle(url, id, lambda h: h.cancel(reason))
+def cancel(id: Id, reason: str = "", execution_id: Execution = None, url: Url = "", json: Json = False) -> None:
+    """Ask a run to cancel; a queued retry is not begun then."""
+    on_handle(url, id, lambda h: h.cancel(reason), execution_id)
     say(json, {"cancel_requested": id}, f"asked {id} to cancel")
 
 
 @app.command()
-def terminate(id: Id, reason: str = "", timeout: float = 10.0, url: Url = "", json: Json = False) -> None:
+def terminate(
+    id: Id, reason: str = "", timeout: float = 10.0, execution_id: Execution = None, url: Url = "", json: Json = False
+) -> None:
     """End a run without asking its code."""
-    on_handle(url, id, lambda h: h.terminate(reason, timeout=timeout))
+    on_handle(url, id, lambda h: h.terminate(reason, timeout=timeout), execution_id)
     say(json, {"terminated": id}, f"terminated {id}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, Self, TypedDict, TypeVar, Unpack, overload
@@ -11,10 +11,12 @@ from uuid import UUID
 
 import msgspec
 
+from harvest.client.bulk import BulkFilters, act_of, checked_filters
 from harvest.client.calls import handler_call, workflow_call
 from harvest.client.entity import EntityHandle, EntitySummary
 from harvest.client.entity import summary_of as entity_summary_of
 from harvest.client.handle import RunSummary, WorkflowHandle, summary_of
+from harvest.client.letters import DeadLetters
 from harvest.definitions.options import RetryPolicy, Span, retry_spec, seconds
 from harvest.definitions.registry import definition_of
 from harvest.definitions.workflow import WorkflowDefinition
@@ -27,9 +29,10 @@ from harvest.hub.database import Database, Session, explained
 from harvest.hub.migrate import check_version
 from harvest.hub.sqlstate import DATABASE_ERRORS
 from harvest.ids import check_build, check_name, pool_of
-from harvest.operations import doctor, fleet, switch
+from harvest.operations import bulk, doctor, fleet, switch
 from harvest.operations import entity_sql as sql_over_entities
 from harvest.operations import start as starting
+from harvest.operations.bulk import BulkReport
 from harvest.operations.entity_sql import FleetRows, Token
 from harvest.operations.site import Site, as_json
 from harvest.operations.switch import Switched
@@ -304,6 +307,37 @@ class Client:
                 return
             cursor = (rows[-1]["created_at"], rows[-1]["execution_id"])
             left = None if left is None else left - len(rows)
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """Runs that nobody can decide: list, causes, show, redrive, discard."""
+        return DeadLetters([self.site])
+
+    async def bulk(
+        self,
+        verb: str,
+        *,
+        signal: Any = None,
+        args: tuple[Any, ...] = (),
+        reason: str = "",
+        everything: bool = False,
+        dry_run: bool = True,
+        limit: int | None = None,
+        parallel: int = 16,
+        timeout: Span = 10.0,
+        progress: Callable[[BulkReport], None] = lambda _: None,
+        **filters: Unpack[BulkFilters],
+    ) -> BulkReport:
+        """Cancels, terminates, signals, pauses or resumes all open runs that match the filters (`BulkFilters`).
+
+        A dry run, unless told otherwise: it counts and shows what would be done. Runs are addressed by their logical handle,
+        `parallel` at a time; what fails is in the report. Raises `ConfigError` for a verb or filter that cannot be.
+        """
+        act = act_of(self.site, verb, signal=signal, args=args, reason=reason, patience=seconds("timeout", timeout) or 10.0)
+        if parallel < 1:
+            raise ConfigError("parallel", f"must be 1 or more, got {parallel}")
+        found = checked_filters(filters, everything)
+        return await bulk.run(self.site, verb, act, found, dry_run=dry_run, limit=limit, parallel=parallel, progress=progress)
 
     async def counts(self, type: str | None = None, *, entities: bool = False) -> dict[str, int]:
         """How many runs there are by state; those of entities only with `entities` or by their `type`."""

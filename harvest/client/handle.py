@@ -12,13 +12,14 @@ from uuid import UUID
 import msgspec
 
 from harvest.client.calls import handler_call
+from harvest.client.operated import Operated
 from harvest.core.events import RetrySpec
 from harvest.core.replay import History, encode_history
 from harvest.decisions.answers import Answer
 from harvest.decisions.load import info_of, retry_of
 from harvest.definitions.options import Span, seconds
 from harvest.definitions.workflow import WorkflowDefinition
-from harvest.errors import ConfigError, UpdateFailed, UpdateRejected, WorkflowFailedError, WorkflowNotFound
+from harvest.errors import ConfigError, PayloadErased, UpdateFailed, UpdateRejected, WorkflowFailedError, WorkflowNotFound
 from harvest.failure import Failure, decode_failure, error_of
 from harvest.hub import executions, history
 from harvest.hub.database import Row
@@ -138,7 +139,7 @@ def _failure(text: str | None) -> Failure | None:
     return None if text is None else decode_failure(text)
 
 
-class WorkflowHandle(Generic[T]):
+class WorkflowHandle(Operated, Generic[T]):
     """A logical run: all attempts of it, and what it continues as.
 
     Acts go to the open run of the workflow id; a handle that was made with an `execution_id` sends them to the live attempt
@@ -183,6 +184,8 @@ class WorkflowHandle(Generic[T]):
         return self._value(outcome)
 
     def _value(self, outcome: Outcome) -> T:
+        if outcome.erased:
+            raise PayloadErased(f"the payloads of execution {outcome.execution_id} of {self.id!r} were erased")
         if outcome.state == "COMPLETED":
             return self._decoded(outcome.result or "null", outcome.type)  # type: ignore[no-any-return]
         failure = _failure(outcome.failure) or Failure(outcome.state.lower(), outcome.state)
@@ -208,7 +211,8 @@ class WorkflowHandle(Generic[T]):
                 break
             execution_id = live["continued_to"]
         row = (await executions.outcomes(self._site.db, [live["execution_id"]]))[live["execution_id"]]
-        value = self._decoded(row["result"], row["type"]) if row["result"] is not None else None
+        readable = row["result"] is not None and row["erased_at"] is None
+        value = self._decoded(row["result"], row["type"]) if readable else None
         return Snapshot(row["state"], value, _failure(row["failure"]))
 
     # --- talking to it

@@ -14,6 +14,7 @@ from uuid import UUID
 from harvest.client.client import Client
 from harvest.client.entity import EntityHandle, EntitySummary
 from harvest.client.handle import RunSummary, WorkflowHandle
+from harvest.client.letters import DeadLetters
 from harvest.definitions.options import Span, seconds
 from harvest.entity import entity_type
 from harvest.entity_sql.pool import Params
@@ -22,6 +23,7 @@ from harvest.hub import settings
 from harvest.hub.database import redacted
 from harvest.ids import entity_id, new_id, shard_of
 from harvest.operations import entity_sql
+from harvest.operations.bulk import BulkReport
 from harvest.operations.entity_sql import FleetRows, Token, Unanswered
 
 log = logging.getLogger("harvest.client")
@@ -310,6 +312,28 @@ class ShardedClient:
             else:
                 found[n] = answer
         return found, unavailable
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """As `Client.dead_letters`, over the shards that are up."""
+        if not self.up:
+            raise HubUnreachable("no shard is up")
+        return DeadLetters([self.clients[n].site for n in self.up])
+
+    async def bulk(self, verb: str, **options: Any) -> BulkReport:
+        """As `Client.bulk`, on one shard after the other; a shard that is down raises before anything is done."""
+        if self._why:
+            raise HubUnreachable(f"{len(self._why)} of {len(self.clients)} shards are down; nothing was done")
+        total = BulkReport(verb, options.get("dry_run", True))
+        progress, limit = options.pop("progress", None), options.pop("limit", None)
+        for client in self.clients:
+            left = None if limit is None else limit - total.matched
+            if left is not None and left <= 0:
+                break
+            total.add(await client.bulk(verb, limit=left, **options))
+            if progress is not None:
+                progress(total)
+        return total
 
     async def counts(self, type: str | None = None) -> Counts:
         """How many runs there are by state."""

@@ -11,6 +11,7 @@ from uuid import UUID
 from harvest.backoff import Backoff
 from harvest.core.events import PauseRequested
 from harvest.core.replay import StoredDecision
+from harvest.core.standing import INSPECTIONS, inspect
 from harvest.decider.effects import refuse, resolve
 from harvest.decider.pauses import knocked, pausing
 from harvest.decisions.decide import ENDING, begins_later
@@ -281,7 +282,10 @@ def answer(run: Run) -> None:
         try:
             if run.instance.main is None:
                 raise WorkflowNotFound(f"workflow {run.workflow_id!r} has not begun yet")
-            resolve(question.answer, run.instance.query(question.name, question.input))
+            if question.name in INSPECTIONS:
+                resolve(question.answer, inspect(run.instance, question.name))
+            else:
+                resolve(question.answer, run.instance.query(question.name, question.input))
         except Exception as exc:
             refuse(question.answer, exc)
         except BaseException as exc:

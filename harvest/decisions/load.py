@@ -141,6 +141,8 @@ def describe_run(run: Run, row: Row, decisions: list[StoredDecision]) -> None:
     run.workflow_id = row["workflow_id"]
     run.priority, run.deadline_us, run.chain_deadline_us = row["priority"], row["deadline_us"], row["chain_deadline_us"]
     run.retry = retry_of(row["retry"])
+    if run.dead and not row["strikes"] and not row["failing"]:
+        run.strikes = 0  # redriven
     run.strikes = max(run.strikes, row["strikes"] or 0)
     run.failing = row["failing"]
     run.stored = (row["task_state"] or "pending", row["due_us"]) if run.claim is None else ("running", None)

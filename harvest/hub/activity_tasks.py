@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from harvest.hub.database import Database, Row, Runs
@@ -129,3 +130,21 @@ async def give_back(db: Database, worker_id: UUID, keys: Sequence[tuple[UUID, in
 async def done(db: Runs, execution_ids: Sequence[UUID]) -> Sequence[Row]:
     """Finished tasks that their runs have not ingested."""
     return await db.fetch(_Q["done"], execution_ids=list(execution_ids))
+
+
+async def retry_now(db: Runs, execution_id: UUID, seq: int) -> str | None:
+    """Makes a waiting task due and returns its queue; None where none waits."""
+    rows = await db.fetch(_Q["retry_now"], execution_id=execution_id, seq=seq)
+    return rows[0]["queue"] if rows else None
+
+
+async def fail_now(db: Runs, execution_id: UUID, seq: int, failure: str) -> Row | None:
+    """Gives a task its final failure, whoever holds it: pool and partition of its run; None where there is no such task."""
+    rows = await db.fetch(_Q["fail_now"], execution_id=execution_id, seq=seq, failure=failure)
+    return rows[0] if rows else None
+
+
+def of_description(row: Row) -> list[dict[str, Any]]:
+    """The tasks that `executions.describe` found."""
+    found: list[dict[str, Any]] = json.loads(row["activities"])
+    return found

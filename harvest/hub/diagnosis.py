@@ -24,3 +24,19 @@ async def decisions(db: Runs, execution_id: UUID) -> Sequence[Row]:
 async def task(db: Runs, execution_id: UUID) -> Row | None:
     rows = await db.fetch(_Q["task"], execution_id=execution_id)
     return rows[0] if rows else None
+
+
+async def waiting_on(db: Runs, execution_id: UUID) -> Sequence[Row]:
+    """Activity tasks, open children and kinds of unread mail of a run."""
+    return await db.fetch(_Q["waiting_on"], execution_id=execution_id)
+
+
+async def owner_of(db: Runs, pool: str, partition: int) -> Row | None:
+    """Who owns a partition, and how that worker is."""
+    rows = await db.fetch(_Q["owner_of"], pool=pool, partition=partition)
+    return rows[0] if rows else None
+
+
+async def timed_decisions(db: Runs, execution_id: UUID) -> Sequence[Row]:
+    """decision, at, replay_mode, events (JSON text) of a run, in order."""
+    return await db.fetch(_Q["timed_decisions"], execution_id=execution_id)

@@ -112,8 +112,9 @@ async def listing(
     before: datetime | None = None,
     cursor: tuple[datetime, UUID] | None = None,
     entities: bool = False,
+    open: bool = False,
 ) -> Sequence[Row]:
-    """Newest first, entities only when asked for (or by their `type`).
+    """Newest first, entities only when asked for (or by their `type`); with `open` only runs that are not closed.
 
     `cursor` is (created_at, execution_id) of the last row already seen."""
     at, last = cursor or (None, None)
@@ -129,6 +130,7 @@ async def listing(
         cursor_at=at,
         cursor_id=last,
         entities=entities,
+        open=open,
         size=size,
     )
 

@@ -23,6 +23,8 @@ FILES = (
     "settings",
     "entities",
     "answers",
+    "dead_letters",
+    "care",
     "diagnosis",
     "notify",
 )

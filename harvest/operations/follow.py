@@ -25,10 +25,13 @@ class Outcome(NamedTuple):
     result: str | None
     failure: str | None
     successor: UUID | None
+    erased: bool = False
 
 
 def _outcome(execution_id: UUID, row: Row) -> Outcome:
-    return Outcome(execution_id, row["type"], row["state"], row["result"], row["failure"], row["successor"])
+    return Outcome(
+        execution_id, row["type"], row["state"], row["result"], row["failure"], row["successor"], row["erased_at"] is not None
+    )
 
 
 async def closed(site: Site, execution_id: UUID) -> Outcome:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from harvest.client.client import Client
+from harvest.client.handle import WorkflowHandle
 from harvest.core.entity import rebuild
 from harvest.core.loop import in_callback
 from harvest.core.replay import History, decode_history, replay
@@ -71,6 +72,10 @@ class Replayer:
             return self.replay(decode_history(raw))
         except msgspec.DecodeError as exc:
             raise HarvestError(f"not a history: {exc}", hint="write one with `harvest run history ID --export FILE`") from None
+
+    async def replay_handle(self, handle: WorkflowHandle[Any]) -> Replayed:
+        """The execution that a handle was made for."""
+        return await in_callback(partial(self.replay, decode_history(await handle.export_history())))
 
     async def replay_open(self, client: Client, queue: str | None = None, *, limit: int = 100_000) -> AsyncIterator[Replayed]:
         """The open runs of a hub (of one queue, when given), oldest first."""

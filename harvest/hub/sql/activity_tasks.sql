@@ -97,3 +97,12 @@ returning t.queue
 -- name: done
 select execution_id, seq, attempt, result, failure, name from activity_tasks
 where execution_id = any(:execution_ids::uuid[]) and state = 'done' order by execution_id, seq
+
+-- name: retry_now
+update activity_tasks set due_at = hub_now() where execution_id = :execution_id::uuid and seq = :seq::int and state = 'pending'
+returning queue
+
+-- name: fail_now
+update activity_tasks set state = 'done', failure = :failure::json, result = null, expires_at = null
+where execution_id = :execution_id::uuid and seq = :seq::int and state <> 'done'
+returning pool, partition

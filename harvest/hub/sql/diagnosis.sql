@@ -45,3 +45,24 @@ where d.execution_id = :execution_id::uuid order by d.decision
 select t.state, nullif(t.due_at, 'infinity') as due_at, t.worker_id, t.claim, t.sticky_worker_id, t.sticky_until,
   t.sticky_replay_mode, t.sticky_claimed_at, coalesce(t.sticky_until > hub_now(), false) as pinned
 from workflow_tasks t where t.execution_id = :execution_id::uuid
+
+-- name: waiting_on
+-- What one run waits for outside of its own process: its activity tasks, its open children, its unread mail.
+select 'activity' as kind, a.seq, a.name, a.queue, a.state, a.attempt, a.due_at, a.worker_id, a.failure, a.created_at as since
+from activity_tasks a where a.execution_id = :execution_id::uuid
+union all
+(select 'child', e.parent_seq, e.workflow_id, queue_of(e.pool), e.state, e.attempt, null, null, null, e.created_at
+ from executions e where e.parent_execution_id = :execution_id and e.closed_at is null order by e.created_at limit 20)
+union all
+(select 'mail', null, m.kind, null, null, null, null, null, null, min(m.created_at)
+ from messages m where m.execution_id = :execution_id and m.consumed_at is null group by m.kind)
+
+-- name: owner_of
+select p.worker_id, p.epoch, w.host, w.pid, w.state, w.lease_until > hub_now() as leased, w.figures, w.definitions
+from partitions p left join workers w on w.worker_id = p.worker_id where p.pool = :pool and p.partition = :partition::int2
+
+-- name: now
+select hub_now() as now
+
+-- name: timed_decisions
+select decision, at, replay_mode, events from decisions where execution_id = :execution_id::uuid order by decision

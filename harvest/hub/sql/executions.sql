@@ -136,7 +136,7 @@ where e.execution_id = coalesce(:execution_id::uuid,
 -- name: listing
 select execution_id, workflow_id, type, queue_of(pool) as queue, state, created_at, closed_at, parent_workflow_id, search_attributes
 from executions
-where (:state::text is null or state = :state) and (:type::text is null or type = :type)
+where (not :open::bool or closed_at is null) and (:state::text is null or state = :state) and (:type::text is null or type = :type)
   and (:queue::text is null or queue_of(pool) = :queue)
   and (:prefix::text is null or starts_with(workflow_id, :prefix))
   and (:entities::bool or :type is not null or not starts_with(workflow_id, '@'))

@@ -1,0 +1,70 @@
+"""`client.bulk(…)`: one act on all open runs that match."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, TypedDict
+
+from harvest.client.calls import handler_call
+from harvest.errors import ConfigError
+from harvest.ids import check_name
+from harvest.operations import message, pause
+from harvest.operations.bulk import Target
+from harvest.operations.site import Site, as_json
+
+VERBS = ("cancel", "terminate", "signal", "pause", "resume")
+
+
+class BulkFilters(TypedDict, total=False):
+    """Which open runs; at least one, or `everything=True`. `before` and `after` bound the time of creation."""
+
+    state: str
+    type: str
+    queue: str
+    prefix: str
+    search_attributes: dict[str, Any]
+    after: datetime
+    before: datetime
+
+
+def checked_filters(filters: BulkFilters, everything: bool) -> dict[str, Any]:
+    """As the hub takes them. Raises `ConfigError`."""
+    unknown = sorted(set(filters) - set(BulkFilters.__annotations__))
+    if unknown:
+        raise ConfigError(unknown[0], "not a filter", hint=f"known filters: {', '.join(sorted(BulkFilters.__annotations__))}")
+    given: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+    if not given and not everything:
+        raise ConfigError("filters", "none given: this would act on every open run", hint="say everything=True if you mean it")
+    state = given.get("state")
+    if state not in (None, "RUNNING", "PAUSED"):
+        raise ConfigError("state", f"must be RUNNING or PAUSED, got {state!r}: only open runs can be acted on")
+    for name in ("type", "queue", "prefix"):
+        if name in given:
+            check_name(name, given[name], 1_000)
+    attributes = given.pop("search_attributes", None)
+    if attributes is not None:
+        given["attributes"] = as_json("search_attributes", attributes)
+    return given
+
+
+def act_of(
+    site: Site, verb: str, *, signal: Any, args: tuple[Any, ...], reason: str, patience: float
+) -> Callable[[Target], Awaitable[object]]:
+    """What is done to each run, through its logical handle."""
+    if verb not in VERBS:
+        raise ConfigError("verb", f"must be one of {', '.join(VERBS)}, got {verb!r}")
+    if (signal is not None) is not (verb == "signal"):
+        raise ConfigError("signal", "goes with the verb signal, and only with it")
+    if reason:
+        check_name("reason", reason, 10_000)
+    if verb == "signal":
+        name, raw, _ = handler_call("signal", signal, args, None)
+        return lambda t: message.signal(site, t.workflow_id, name, raw, None, t.execution_id)
+    if verb == "cancel":
+        return lambda t: message.cancel(site, t.workflow_id, reason, t.execution_id)
+    if verb == "terminate":
+        return lambda t: message.terminate(site, t.workflow_id, reason, attempt=t.execution_id, patience=patience)
+    if verb == "pause":
+        return lambda t: pause.pause(site, t.workflow_id, t.execution_id, patience)
+    return lambda t: pause.resume(site, t.workflow_id, t.execution_id)

@@ -1,0 +1,89 @@
+"""`client.dead_letters`: runs that nobody can decide, and those that ended at the cap of history."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from harvest.definitions.options import Span, seconds
+from harvest.errors import ConfigError, WorkflowNotFound
+from harvest.operations import dead_letters
+from harvest.operations.dead_letters import Cause, DeadLetter
+from harvest.operations.site import Site
+
+
+class DeadLetters:
+    """Over one hub, or over several (`sites` of the shards that are up)."""
+
+    def __init__(self, sites: Sequence[Site]) -> None:
+        self._sites = sites
+
+    async def list(
+        self,
+        *,
+        type: str | None = None,
+        queue: str | None = None,
+        error: str | None = None,
+        workflow_id: str | None = None,
+        limit: int | None = None,
+        page: int = 200,
+    ) -> AsyncIterator[DeadLetter]:
+        """Newest first within each hub. `error` is the type of the error."""
+        if page < 1:
+            raise ConfigError("page", f"must be 1 or more, got {page}")
+        left = limit
+        for site in self._sites:
+            cursor = None
+            while left is None or left > 0:
+                size = page if left is None else min(page, left)
+                found = await dead_letters.listing(
+                    site, size=size, cursor=cursor, type=type, queue=queue, error=error, workflow_id=workflow_id
+                )
+                for letter in found:
+                    yield letter
+                left = None if left is None else left - len(found)
+                if len(found) < size:
+                    break
+                cursor = (found[-1].at, found[-1].execution_id)
+
+    async def causes(self, *, type: str | None = None, queue: str | None = None) -> Sequence[Cause]:
+        """What they died of, the most frequent first."""
+        merged: dict[tuple[str, str, str], Cause] = {}
+        for site in self._sites:
+            for cause in await dead_letters.causes(site, type=type, queue=queue):
+                key = (cause.type, cause.error, cause.message)
+                known = merged.get(key)
+                merged[key] = cause if known is None else _sum(known, cause)
+        return sorted(merged.values(), key=lambda c: -c.count)
+
+    async def show(self, execution_id: UUID) -> DeadLetter:
+        """Raises `WorkflowNotFound`."""
+        return await dead_letters.show(await self._home(execution_id), execution_id)
+
+    async def redrive(self, execution_id: UUID) -> None:
+        """Has a parked run decided again. Raises `WorkflowNotFound`, `NotRedrivable`."""
+        await dead_letters.redrive(await self._home(execution_id), execution_id)
+
+    async def discard(self, execution_id: UUID, reason: str = "", *, timeout: Span = 10.0) -> None:
+        """Puts a letter away and terminates its run if it is open. Raises `WorkflowNotFound`, `NoAnswer`."""
+        site = await self._home(execution_id)
+        await dead_letters.discard(site, execution_id, reason, seconds("timeout", timeout) or 10.0)
+
+    async def _home(self, execution_id: UUID) -> Site:
+        for site in self._sites[:-1]:
+            try:
+                await dead_letters.show(site, execution_id)
+                return site
+            except WorkflowNotFound:
+                continue
+        return self._sites[-1]
+
+
+def _sum(one: Cause, other: Cause) -> Cause:
+    return replace(
+        one,
+        count=one.count + other.count,
+        oldest=min(one.oldest, other.oldest),
+        newest=max(one.newest, other.newest),
+    )
