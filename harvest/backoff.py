@@ -17,7 +17,7 @@ class Backoff:
 
     def delay(self, retry: int, *, roll: float | None = None) -> float:
         """Seconds before retry number `retry` (from 1). `roll` in 0..1 replaces the dice."""
-        exponent = min(retry - 1, 64)
+        exponent = min(retry - 1, 50)  # (a million to the fiftieth is still a float)
         base = min(self.cap, self.initial * self.factor**exponent)
         roll = random.random() if roll is None else roll
         return base * (1 + self.jitter * (2 * roll - 1))

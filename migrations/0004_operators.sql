@@ -1,10 +1,12 @@
 -- The logical handle: attempts of one logical run, pauses, forks, and what operators note of a run.
 
--- retry: the policy given at the start; chain_deadline bounds all attempts together; paused_for is how long its clocks stood
--- still; reset_of_exec_id and reset_decision say where a forked run's history comes from.
+-- retry: the policy given at the start; chain_deadline bounds all attempts together, since chain_began (null: its own beginning);
+-- backoff is how long an attempt had to wait, paused_for how long its clocks stood still; reset_of_exec_id and reset_decision say where a forked run's history comes from.
 alter table executions
   add column retry            json,
   add column chain_deadline   timestamptz,
+  add column chain_began      timestamptz,
+  add column backoff          interval not null default '0',
   add column paused_at        timestamptz,
   add column paused_for       interval not null default '0',
   add column reset_of_exec_id uuid,

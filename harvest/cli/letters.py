@@ -121,8 +121,7 @@ def discard(
 ) -> None:
     """Put dead letters away; their runs are terminated if they are open."""
     which = _chosen(execution_id, type, queue, error, everything)
-    if not yes:
-        typer.confirm("Discard them? Runs that are open are terminated.", abort=True, err=True)
+    output.confirm("Discard them? Runs that are open are terminated.", yes=yes, as_json=json)
     report = run_async(_each(url, which, "discard", {"type": type, "queue": queue, "error": error}, reason))
     _report(report, "discarded", json)
 

@@ -202,8 +202,7 @@ def erase(
     json: Json = False,
 ) -> None:
     """Overwrite every payload of a closed run, for good."""
-    if not yes:
-        typer.confirm(f"Erase the payloads of {id}? They cannot be brought back.", abort=True, err=True)
+    output.confirm(f"Erase the payloads of {id}? They cannot be brought back.", yes=yes, as_json=json)
     count = on_handle(url, id, lambda h: h.erase(), execution_id)
     say(json, {"erased": id, "decisions": count}, f"erased the payloads of {id} ({count} decisions)")
 
@@ -243,6 +242,7 @@ def bulk(
     if not json:
         _show_dry_run(seen)
     if dry_run or not seen.matched:
+        seen.dry_run = dry_run
         if json:
             output.print_json(seen)
         return

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -75,6 +76,15 @@ def moment(value: Any) -> str:
 def exit_code(error: BaseException) -> int:
     """2 where the caller has to change what was asked, else 1."""
     return 2 if isinstance(error, (ConfigError, DefinitionError, PayloadError)) else 1
+
+
+def confirm(question: str, *, yes: bool, as_json: bool) -> None:
+    """Asks a person; a script has to say --yes."""
+    if yes:
+        return
+    if as_json:
+        raise ConfigError("yes", "this cannot be undone", hint="--yes does it without asking")
+    typer.confirm(question, abort=True, err=True)
 
 
 def print_error(error: HarvestError, *, as_json: bool) -> None:

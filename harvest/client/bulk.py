@@ -12,6 +12,7 @@ from harvest.ids import check_name
 from harvest.operations import message, pause
 from harvest.operations.bulk import Target
 from harvest.operations.site import Site, as_json
+from harvest.operations.start import check_attributes
 
 VERBS = ("cancel", "terminate", "signal", "pause", "resume")
 
@@ -42,10 +43,21 @@ def checked_filters(filters: BulkFilters, everything: bool) -> dict[str, Any]:
     for name in ("type", "queue", "prefix"):
         if name in given:
             check_name(name, given[name], 1_000)
+    for name in ("after", "before"):
+        if name in given and not isinstance(given[name], datetime):
+            raise ConfigError(name, f"must be a datetime, got {given[name]!r}")
     attributes = given.pop("search_attributes", None)
     if attributes is not None:
-        given["attributes"] = as_json("search_attributes", attributes)
+        if not isinstance(attributes, dict):
+            raise ConfigError("search_attributes", f"must be a dict, got {attributes!r}")
+        given["attributes"] = check_attributes(as_json("search_attributes", attributes))
     return given
+
+
+def check_count(name: str, value: int | None, least: int) -> None:
+    """Raises `ConfigError` for what is no whole number from `least`."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        raise ConfigError(name, f"must be {least} or more, got {value!r}")
 
 
 def act_of(

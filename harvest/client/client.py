@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from harvest.client.bulk import BulkFilters, act_of, checked_filters
+from harvest.client.bulk import BulkFilters, act_of, check_count, checked_filters
 from harvest.client.calls import handler_call, workflow_call
 from harvest.client.entity import EntityHandle, EntitySummary
 from harvest.client.entity import summary_of as entity_summary_of
@@ -219,6 +219,8 @@ class Client:
 
     def handle(self, workflow_id: str, workflow: Any = None, *, execution_id: UUID | None = None) -> WorkflowHandle[Any]:
         """A handle on a run by its id; `workflow` gives its types. With `execution_id`: on that one and its attempts."""
+        if execution_id is not None and not isinstance(execution_id, UUID):
+            raise ConfigError("execution_id", f"must be a UUID, got {execution_id!r}")
         definition = None if workflow is None else definition_of(workflow)
         typed = definition if isinstance(definition, WorkflowDefinition) else None
         return WorkflowHandle(self.site, workflow_id, execution_id, typed, pinned=execution_id is not None)
@@ -334,8 +336,8 @@ class Client:
         `parallel` at a time; what fails is in the report. Raises `ConfigError` for a verb or filter that cannot be.
         """
         act = act_of(self.site, verb, signal=signal, args=args, reason=reason, patience=seconds("timeout", timeout) or 10.0)
-        if parallel < 1:
-            raise ConfigError("parallel", f"must be 1 or more, got {parallel}")
+        check_count("parallel", parallel, 1)
+        check_count("limit", limit, 0)
         found = checked_filters(filters, everything)
         return await bulk.run(self.site, verb, act, found, dry_run=dry_run, limit=limit, parallel=parallel, progress=progress)
 

@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from uuid import UUID
 
+from harvest.client.bulk import check_count
 from harvest.definitions.options import Span, seconds
 from harvest.errors import ConfigError, WorkflowNotFound
+from harvest.ids import check_name
 from harvest.operations import dead_letters
 from harvest.operations.dead_letters import Cause, DeadLetter
 from harvest.operations.site import Site
@@ -30,8 +32,11 @@ class DeadLetters:
         page: int = 200,
     ) -> AsyncIterator[DeadLetter]:
         """Newest first within each hub. `error` is the type of the error."""
-        if page < 1:
-            raise ConfigError("page", f"must be 1 or more, got {page}")
+        check_count("page", page, 1)
+        check_count("limit", limit, 0)
+        for name, value in (("type", type), ("queue", queue), ("error", error), ("workflow_id", workflow_id)):
+            if value is not None:
+                check_name(name, value, 1_000)
         left = limit
         for site in self._sites:
             cursor = None
@@ -71,6 +76,8 @@ class DeadLetters:
         await dead_letters.discard(site, execution_id, reason, seconds("timeout", timeout) or 10.0)
 
     async def _home(self, execution_id: UUID) -> Site:
+        if not isinstance(execution_id, UUID):
+            raise ConfigError("execution_id", f"must be a UUID, got {execution_id!r}")
         for site in self._sites[:-1]:
             try:
                 await dead_letters.show(site, execution_id)

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from harvest.core.standing import Awaitable, TaskStack
+from harvest.definitions.options import Span, seconds
 from harvest.errors import ConfigError
 from harvest.hub import diagnosis
 from harvest.ids import check_name
@@ -19,7 +20,8 @@ from harvest.operations.care import Note
 from harvest.operations.diagnose import Diagnosis
 from harvest.operations.query import query
 from harvest.operations.site import Site
-from harvest.operations.timeline import Span, timeline
+from harvest.operations.timeline import Span as Stretch
+from harvest.operations.timeline import timeline
 
 NOTE_CAP = 10_000
 _NOTHING = msgspec.Raw(b"[]")
@@ -48,19 +50,20 @@ class Operated:
         """Why it is not moving: one sentence, and the command that mends it."""
         return await diagnosing.diagnose(self._site, self.id, self.execution_id)
 
-    async def stack(self, *, timeout: float = 10.0) -> list[TaskStack]:
+    async def stack(self, *, timeout: Span = 10.0) -> list[TaskStack]:
         """Where its coroutines stand; empty for a closed run. Raises `QueryFailed`, `QueryTimeout`."""
         return msgspec.json.decode(await self._inspect("@stack", timeout), type=list[TaskStack])
 
-    async def awaitables(self, *, timeout: float = 10.0) -> list[Awaitable]:
+    async def awaitables(self, *, timeout: Span = 10.0) -> list[Awaitable]:
         """What it can be woken by; empty for a closed run. Raises `QueryFailed`, `QueryTimeout`."""
         return msgspec.json.decode(await self._inspect("@awaitables", timeout), type=list[Awaitable])
 
-    async def _inspect(self, what: str, timeout: float) -> msgspec.Raw:
+    async def _inspect(self, what: str, timeout: Span) -> msgspec.Raw:
+        patience = seconds("timeout", timeout) or 10.0
         row = await exactly(self._site, self.id, self.execution_id)
-        return await query(self._site, self.id, row["execution_id"], what, _NOTHING, timeout)
+        return await query(self._site, self.id, row["execution_id"], what, _NOTHING, patience)
 
-    async def timeline(self) -> Sequence[Span]:
+    async def timeline(self) -> Sequence[Stretch]:
         """Its history as spans: activities, timers, children, signals and decisions, each with beginning and end."""
         row = await exactly(self._site, self.id, self.execution_id)
         decisions = await diagnosis.timed_decisions(self._site.db, row["execution_id"])

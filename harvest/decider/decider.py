@@ -296,7 +296,10 @@ class Decider(Service):
         if not self.holdings.owns(partition) or execution_id in self.waiting_for_mail:
             return
         run = self.runs.get(execution_id)
-        if run is not None and (run.busy or run.queued or run.loaded is not None or run.dead):
+        if run is not None and run.dead:  # it would not be due, unless it was redriven
+            self.wake(execution_id, partition)
+            return
+        if run is not None and (run.busy or run.queued or run.loaded is not None):
             return
         if due_us is not None and due_us > self.clock.now_us():
             self.timers.hint(due_us, execution_id, partition)
@@ -500,7 +503,7 @@ class Decider(Service):
                 run.launch = None
                 resolve(run.launch_ack)
             if draft.pausing:
-                pauses.landed(self, draft)
+                pauses.landed(self, draft, committed)
                 continue
             if draft.task is not None:
                 run.stored = draft.task

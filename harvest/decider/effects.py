@@ -245,13 +245,13 @@ class Effects:
         assert draft.closing is not None
         for seq in (*run.hot, *run.tasks):
             decider.hands.cancel(run.execution_id, seq)
-        retried = draft.fork is not None and draft.fork.link == "retry"
-        for update_id in () if retried else run.remote_updates:
+        carried = draft.fork is not None
+        for update_id in () if carried else run.remote_updates:
             self._replied(run, update_id)
         for caller in left_waiting(draft) if is_entity(run.workflow_id) else ():
             self._answer(caller, ev.CallFailed(caller.seq, unfinished(draft.state)))
         for future in run.updates.values():
-            refuse(future, Carried("the next attempt has it") if retried else Answer(unfinished(draft.state)))
+            refuse(future, Carried("the run that takes over has it") if carried else Answer(unfinished(draft.state)))
         result, failure = outcome_of(draft.closing)
         successor = draft.ids.get(0)
         key = str(run.execution_id)

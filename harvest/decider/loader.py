@@ -165,6 +165,8 @@ class Loader:
         return True
 
     def needs_load(self, run: Run) -> None:
+        if run.dead:
+            run.known = False  # its row tells whether it was redriven
         run.loading = True
         self.waiting[run.execution_id] = run
 

@@ -9,6 +9,7 @@ from harvest.decisions.decide import Draft
 from harvest.decisions.load import Loaded
 from harvest.decisions.run import Run
 from harvest.hub import workflow_tasks
+from harvest.hub.commit import Committed
 from harvest.wakes.topics import REPLY, reply_key
 
 if TYPE_CHECKING:
@@ -20,11 +21,17 @@ def pausing(run: Run) -> bool:
     return any(isinstance(d.arrival, PauseRequested) for d in run.queue)
 
 
-def landed(decider: Decider, draft: Draft) -> None:
-    """It leaves memory. A resume may have come in between: whoever looks next reads its row."""
+def landed(decider: Decider, draft: Draft, committed: Committed) -> None:
+    """It leaves memory, unless the pause was taken back before: then its row is read again, and it goes on."""
     run = draft.run
     for seq in run.hot:
-        decider.hands.cancel(run.execution_id, seq)  # its result could not be kept; a resume runs the step again
+        decider.hands.cancel(run.execution_id, seq)  # its result could not be kept; the step runs again
+    if run.execution_id not in committed.paused:
+        run.drop_instance()
+        run.known, run.mail = False, True
+        run.seen.clear()
+        decider.enqueue(run)
+        return
     for delivery in draft.deliveries:
         if isinstance(delivery.arrival, PauseRequested):
             decider.router.wake(REPLY, reply_key(run.workflow_id, delivery.arrival.key))

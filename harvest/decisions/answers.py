@@ -15,7 +15,7 @@ class Admitted(Undelivered):
 
 
 class Carried(Undelivered):
-    """The run failed with an update that it had admitted, and is tried again: the next attempt has it in its mailbox."""
+    """The run closed with an update that it had admitted, and another execution takes over, and answers it."""
 
 
 class Answer(HarvestError):

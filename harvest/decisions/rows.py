@@ -94,16 +94,15 @@ class Writer:
             batch.add("reads", (delivery.message,))
 
     def _replied(self, draft: Draft, update_id: str) -> bool:
-        retried = draft.fork is not None and draft.fork.link == "retry"
         if update_id in draft.run.updates:
             return False
-        return update_id not in draft.unresolved() or (draft.closing is not None and not retried)
+        return update_id not in draft.unresolved() or (draft.closing is not None and draft.fork is None)
 
     def _fork(self, draft: Draft, fork: Fork, batch: Batch) -> None:
         """The run that takes over, and its mail (L-5): what a failed attempt had ingested is delivered again, in the order of
         history, ahead of what is unread. What this decision ingested is not in the history yet that the statement reads."""
         run, successor = draft.run, draft.ids[0]
-        unresolved = draft.unresolved() if fork.link == "retry" else set()
+        unresolved = draft.unresolved()
         again = []
         for delivery in draft.deliveries:
             arrival = delivery.arrival
@@ -121,7 +120,7 @@ class Writer:
             arrival = delivery.arrival
             kind, key = ("update", arrival.update_id) if isinstance(arrival, ev.UpdateAdmitted) else ("signal", None)
             name, event = arrival.name, ev.encode_event(arrival)  # type: ignore[union-attr]
-            batch.add("carries", (new_id(), successor, run.partition, name, event, position, kind, key))
+            batch.add("carries", (new_id(), successor, run.partition, name, event, position, kind, key, run.execution_id))
         seed = successor.int & 0x7FFF_FFFF_FFFF_FFFF if fork.link == "retry" else None
         batch.add(
             "forks",
@@ -135,6 +134,7 @@ class Writer:
                 fork.drops,
                 len(again),
                 msgspec.json.encode(sorted(unresolved)).decode(),
+                upserted(draft),
             ),
         )
 
@@ -315,7 +315,7 @@ class Writer:
             batch.add("state_ends", (run.execution_id,))
             for caller in left_waiting(draft):
                 self._answer(caller, ev.CallFailed(caller.seq, unfinished(draft.state)), batch)
-        if retried:
+        if draft.fork is not None:
             return  # updates without an end go along
         for update_id in sorted(draft.unresolved() & run.remote_updates):
             batch.add("replies", (run.execution_id, update_id, reply_failure(unfinished(draft.state)), successor))
@@ -369,7 +369,7 @@ class Writer:
         unread = [] if run.instance is None else run.instance.unread_signals()
         for position, (name, input) in enumerate(unread, -len(unread)):
             event = ev.encode_event(ev.SignalReceived(name, input))
-            batch.add("carries", (new_id(), new, run.partition, name, event, position, "signal", None))
+            batch.add("carries", (new_id(), new, run.partition, name, event, position, "signal", None, run.execution_id))
 
 
 def upserted(draft: Draft) -> str | None:

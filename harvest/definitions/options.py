@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
@@ -27,6 +28,14 @@ def seconds(name: str, span: Span, *, zero: bool = False) -> float | None:
     return value
 
 
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _error_type(value: object) -> bool:
+    return (isinstance(value, str) and bool(value)) or (isinstance(value, type) and issubclass(value, BaseException))
+
+
 @dataclass(frozen=True)
 class RetryPolicy:
     """When and how often to try again.
@@ -44,14 +53,19 @@ class RetryPolicy:
     non_retryable: tuple[str | type[BaseException], ...] = field(default=())
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_attempts, int) or self.max_attempts < 0:
+        if isinstance(self.max_attempts, bool) or not isinstance(self.max_attempts, int) or not 0 <= self.max_attempts < 2**31:
             raise DefinitionError(f"RetryPolicy.max_attempts: must be 0 (no end) or more, got {self.max_attempts!r}")
-        if self.factor < 1:
-            raise DefinitionError(f"RetryPolicy.factor: must be at least 1, got {self.factor!r}")
-        if not 0 <= self.jitter < 1:
-            raise DefinitionError(f"RetryPolicy.jitter: must be in 0..1, got {self.jitter!r}")
-        seconds("RetryPolicy.initial", self.initial)
-        seconds("RetryPolicy.cap", self.cap)
+        if not _number(self.factor) or not 1 <= self.factor <= 1e6:
+            raise DefinitionError(f"RetryPolicy.factor: must be a number from 1 to 1,000,000, got {self.factor!r}")
+        if not _number(self.jitter) or not 0 <= self.jitter < 1:
+            raise DefinitionError(f"RetryPolicy.jitter: must be a number in 0..1, got {self.jitter!r}")
+        for name in ("initial", "cap"):
+            if seconds(f"RetryPolicy.{name}", getattr(self, name)) is None:
+                raise DefinitionError(f"RetryPolicy.{name}: must be a duration, got None")
+        if not isinstance(self.non_retryable, (tuple, list)) or not all(map(_error_type, self.non_retryable)):
+            raise DefinitionError(
+                f"RetryPolicy.non_retryable: must be a tuple of error classes or names, got {self.non_retryable!r}"
+            )
 
     def spec(self) -> RetrySpec:
         return RetrySpec(

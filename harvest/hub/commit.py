@@ -51,12 +51,14 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         " s_parent_workflow_ids s_parent_pools s_parent_seqs s_parent_closes"
         " s_continued_from s_attributes s_refusals s_retries"
     ),
-    "forks": columns("f_execution_ids f_successors f_links f_seeds f_delays f_decisions f_drops f_carried f_unresolved"),
+    "forks": columns(
+        "f_execution_ids f_successors f_links f_seeds f_delays f_decisions f_drops f_carried f_unresolved f_attributes"
+    ),
     "opens": ("n_execution_ids", "n_workflow_ids", "n_types", "n_pools", "n_seeds"),
     "states": columns("z_execution_ids z_types z_keys z_partitions z_decisions z_event_ids z_versions z_states"),
     "state_ends": ("h_execution_ids",),
     "sends": ("m_message_ids", "m_execution_ids", "m_pools", "m_partitions", "m_kinds", "m_names", "m_events"),
-    "carries": columns("y_message_ids y_execution_ids y_partitions y_names y_events y_positions y_kinds y_keys"),
+    "carries": columns("y_message_ids y_execution_ids y_partitions y_names y_events y_positions y_kinds y_keys y_sources"),
     "posts": ("x_message_ids", "x_workflow_ids", "x_kinds", "x_names", "x_keys", "x_events"),
     "orphans": ("o_execution_ids",),
     "attributes": ("u_execution_ids", "u_attributes"),
@@ -66,6 +68,7 @@ _AFTER_CLOSES = {"starts", "opens", "forks"}
 BITS = {name: 1 << n for n, name in enumerate(SECTIONS)}
 _VERDICTS = {
     "launches": "verdict_launches",
+    "pauses": "verdict_pauses",
     "starts": "verdict_started",
     "posts": "verdict_posted",
     "orphans": "verdict_orphans",
@@ -90,7 +93,12 @@ def statement(mask: int, by_claim: bool = False) -> Query:
 
 def _addressees(chosen: list[str]) -> list[str]:
     """Who may be written to: open runs, and what this statement itself brings about."""
-    extra = {"closes": "addressees_not_closing", "starts": "addressees_started", "opens": "addressees_opened"}
+    extra = {
+        "closes": "addressees_not_closing",
+        "starts": "addressees_started",
+        "forks": "addressees_forked",
+        "opens": "addressees_opened",
+    }
     return ["addressees", *(part for section, part in extra.items() if section in chosen), "addressees_end"]
 
 
@@ -143,6 +151,8 @@ class Committed:
 
     started: frozenset[UUID]
     posted: tuple[tuple[UUID, UUID, str, int, str | None], ...]
+    paused: frozenset[UUID] = frozenset()
+    """The runs that stand still now: a pause that was taken back has no effect."""
     unsure: bool = False
     """The connection broke and the rest of the answer with it: which posts landed has to be asked again."""
 
@@ -198,4 +208,6 @@ async def commit(session: Session, tenure: Tenure, batch: Batch) -> Committed:
     started: Sequence[UUID] = (row["started"] or ()) if "starts" in rows else ()
     posted = json.loads(row["posted"] or "[]") if "posts" in rows else []
     posted += json.loads(row["orphaned"] or "[]") if "orphans" in rows else []
-    return Committed(frozenset(started), tuple((UUID(m), UUID(e), pool, part, key) for m, e, pool, part, key in posted))
+    paused: Sequence[UUID] = (row["paused"] or ()) if "pauses" in rows else ()
+    landed = tuple((UUID(m), UUID(e), pool, part, key) for m, e, pool, part, key in posted)
+    return Committed(frozenset(started), landed, frozenset(paused))

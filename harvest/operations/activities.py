@@ -34,6 +34,8 @@ async def fail_now(site: Site, workflow_id: str, execution_id: UUID | None, seq:
 
 
 def _not_there(row: Any, seq: int, what: str) -> ActivityNotFound:
+    if row["state"] == "PAUSED":
+        what += " while the run is paused"
     known = ", ".join(f"{a['seq']} ({a['name']}, {a['state']})" for a in activity_tasks.of_description(row)) or "none"
     return ActivityNotFound(
         f"no activity {seq} of execution {row['execution_id']} {what}",

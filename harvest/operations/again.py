@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
@@ -22,6 +23,13 @@ from harvest.operations.message import check_workflow, put_to
 from harvest.operations.site import Site
 
 SIGNALS = ("reapply", "drop")
+
+
+def command(verb: str, workflow_id: str, *options: object, after: str = "") -> str:
+    """A `harvest` command about a run, as it can be pasted into a shell."""
+    dashes = "-- " if workflow_id.startswith("-") else ""
+    middle = "".join(f" {option}" for option in options)
+    return f"harvest {verb}{middle} {dashes}{shlex.quote(workflow_id)}{f' {after}' if after else ''}"
 
 
 async def exactly(site: Site, workflow_id: str, execution_id: UUID | None) -> Any:
@@ -75,14 +83,25 @@ async def _carried_out(site: Site, workflow_id: str, source: UUID, successor: UU
             hint="start a worker of its queue",
         )
     if not await executions.load(site.db, [successor]):
-        row = await live_attempt(site, source)
+        row = await exactly(site, workflow_id, source)
         raise WorkflowClosed(workflow_id, source, row["state"], hint="it closed by itself before; reset it once more")
     return successor
 
 
 async def _fork_closed(site: Site, workflow_id: str, source: UUID, successor: UUID, decision: int, *, drops: bool) -> None:
-    row = (source, successor, "reset", None, 0.0, decision, drops, 0, "[]")
-    names = ["execution_ids", "successors", "links", "seeds", "delays", "decisions", "drops", "carried", "unresolved"]
+    row = (source, successor, "reset", None, 0.0, decision, drops, 0, "[]", None)
+    names = [
+        "execution_ids",
+        "successors",
+        "links",
+        "seeds",
+        "delays",
+        "decisions",
+        "drops",
+        "carried",
+        "unresolved",
+        "attributes",
+    ]
     named: dict[str, Any] = {f"f_{name}": [value] for name, value in zip(names, row, strict=True)}
     try:
         await site.db.fetch(fork_of_closed(), **named, skip_messages=[], skip_keys=[])
@@ -142,7 +161,7 @@ async def rerun(site: Site, workflow_id: str, execution_id: UUID | None, *, new_
         live = await live_attempt(site, source)
         raise RerunRefused(
             f"execution {source} was retried; the latest attempt is {live['execution_id']} ({live['state']})",
-            hint=f"harvest run rerun {workflow_id} --execution-id {live['execution_id']}",
+            hint=command("run rerun", workflow_id, "--execution-id", live["execution_id"]),
         )
     id = new_workflow_id or workflow_id
     check_workflow(id, "reruns")

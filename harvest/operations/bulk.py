@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from harvest.errors import HarvestError
@@ -17,14 +17,16 @@ SAMPLE = 10
 PAGE = 500
 
 
-class Target(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Target:
     workflow_id: str
     execution_id: UUID
     type: str
     state: str
 
 
-class Failed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Failed:
     workflow_id: str
     execution_id: UUID
     error: str

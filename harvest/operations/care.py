@@ -10,11 +10,11 @@ from uuid import UUID
 
 import msgspec
 
-from harvest.errors import ConfigError, EraseRefused, WorkflowNotFound
+from harvest.errors import ConfigError, EraseRefused, PayloadErased, WorkflowNotFound
 from harvest.hub import care
 from harvest.hub.database import Row
 from harvest.ids import new_id, partition_of
-from harvest.operations.again import exactly
+from harvest.operations.again import command, exactly
 from harvest.operations.site import Site
 
 STATUSES = ("open", "investigating", "resolved")
@@ -38,6 +38,8 @@ class Note:
 async def hold(site: Site, workflow_id: str, execution_id: UUID | None, reason: str, author: str) -> UUID:
     """Keeps a run from being erased, until the hold is lifted."""
     row = await exactly(site, workflow_id, execution_id)
+    if row["erased_at"] is not None:
+        raise PayloadErased(f"the payloads of execution {row['execution_id']} were erased: there is nothing to hold")
     text = json.dumps({"reason": reason, "author": author, "at": datetime.now(UTC).isoformat()})
     await care.hold(site.db, row["execution_id"], text)
     found: UUID = row["execution_id"]
@@ -80,11 +82,11 @@ def _may_erase(workflow_id: str, execution_id: UUID, row: Row | None) -> None:
     if row is None:
         raise WorkflowNotFound(f"no run has the execution id {execution_id}")
     if row["closed_at"] is None:
-        hint = f"harvest run terminate {workflow_id}, if it is not wanted any more"
+        hint = f"{command('run terminate', workflow_id)} ends it"
         raise EraseRefused(f"execution {execution_id} is {row['state']}: only a closed run can be erased", hint=hint)
     if row["legal_hold"] is not None:
         reason = json.loads(row["legal_hold"])["reason"]
-        hint = f"harvest run hold {workflow_id} --execution-id {execution_id} --lift"
+        hint = command("run hold", workflow_id, "--execution-id", execution_id, "--lift")
         raise EraseRefused(f"execution {execution_id} is on legal hold: {reason}", hint=hint)
 
 

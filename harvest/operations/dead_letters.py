@@ -12,6 +12,7 @@ from harvest.errors import NotRedrivable, WorkflowNotFound
 from harvest.failure import Failure, decode_failure
 from harvest.hub import dead_letters
 from harvest.hub.database import Row
+from harvest.operations.again import command
 from harvest.operations.message import terminate
 from harvest.operations.site import Site
 
@@ -76,10 +77,10 @@ async def redrive(site: Site, execution_id: UUID) -> None:
     row = await dead_letters.redrive(site.db, execution_id)
     if row is None:
         if letter.state == "PAUSED":
-            raise NotRedrivable(f"run {letter.workflow_id!r} is paused", hint=f"harvest run resume {letter.workflow_id}")
+            raise NotRedrivable(f"run {letter.workflow_id!r} is paused", hint=command("run resume", letter.workflow_id))
         raise NotRedrivable(
             f"execution {execution_id} of {letter.workflow_id!r} is {letter.state}: there is nothing to try again",
-            hint=f"harvest run reset {letter.workflow_id} --execution-id {execution_id}, or rerun it",
+            hint=f"{command('run reset', letter.workflow_id, '--execution-id', execution_id)}, or rerun it",
         )
     site.wake(row["pool"], execution_id, row["partition"], row["workflow_id"])
 

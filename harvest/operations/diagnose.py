@@ -18,7 +18,7 @@ from harvest.failure import decode_failure
 from harvest.hub import diagnosis, workers
 from harvest.hub.workflow_tasks import STRIKES
 from harvest.ids import queue_of
-from harvest.operations.again import exactly
+from harvest.operations.again import command, exactly
 from harvest.operations.query import query
 from harvest.operations.site import Site
 
@@ -88,11 +88,11 @@ def verdict(facts: Facts) -> Verdict:
         found = look(facts)
         if found is not None:
             return found
-    return "running", "it is being decided, or its worker did not say what it waits for", f"harvest run stack {_id(facts)}"
+    return "running", "it is being decided, or its worker did not say what it waits for", _run(facts, "run stack")
 
 
-def _id(facts: Facts) -> str:
-    return shlex.quote(facts.run["workflow_id"])
+def _run(facts: Facts, verb: str, *options: object, after: str = "") -> str:
+    return command(verb, facts.run["workflow_id"], *options, after=after)
 
 
 def _closed(facts: Facts) -> Verdict | None:
@@ -101,15 +101,19 @@ def _closed(facts: Facts) -> Verdict | None:
         return None
     if run["retried_as"] is not None:
         sentence = f"attempt {run['attempt']} failed, and the run goes on as execution {run['retried_as']}"
-        return "retried", sentence, f"harvest run diagnose {_id(facts)} --execution-id {run['retried_as']}"
+        return "retried", sentence, _run(facts, "run diagnose", "--execution-id", run["retried_as"])
     if run["continued_to"] is not None:
         sentence = f"it is {run['state']}, and goes on as execution {run['continued_to']}"
-        return "continued", sentence, f"harvest run diagnose {_id(facts)} --execution-id {run['continued_to']}"
+        return "continued", sentence, _run(facts, "run diagnose", "--execution-id", run["continued_to"])
     if run["failure"] is None:
         return "closed", f"it is {run['state']}: there is nothing left to do", None
     failure = decode_failure(run["failure"])
     sentence = f"it is {run['state']}: {failure.type}: {failure.message}"
-    again = None if run["state"] == "CANCELLED" else f"harvest run rerun {_id(facts)} --execution-id {run['execution_id']}"
+    again = (
+        None
+        if run["state"] == "CANCELLED" or run["erased_at"] is not None
+        else _run(facts, "run rerun", "--execution-id", run["execution_id"])
+    )
     return "closed", sentence, again
 
 
@@ -117,7 +121,7 @@ def _paused(facts: Facts) -> Verdict | None:
     if facts.run["state"] != "PAUSED":
         return None
     since = f"{facts.run['paused_at']:%Y-%m-%d %H:%M:%S} UTC"
-    return "paused", f"it is paused since {since}", f"harvest run resume {_id(facts)}"
+    return "paused", f"it is paused since {since}", _run(facts, "run resume")
 
 
 def _failing(facts: Facts) -> Verdict | None:
@@ -129,7 +133,7 @@ def _failing(facts: Facts) -> Verdict | None:
         sentence = f"it is in the dead letters, its decisions fail: {error.type}: {error.message}"
         return "dead", sentence, f"harvest dead-letters redrive {run['execution_id']}"
     sentence = f"its last decision failed ({run['strikes']} of {STRIKES} strikes): {error.type}: {error.message}"
-    return "failing", sentence, f"harvest run pause {_id(facts)}"
+    return "failing", sentence, _run(facts, "run pause")
 
 
 def _unserved(facts: Facts) -> Verdict | None:
@@ -185,7 +189,7 @@ def _awaiting(facts: Facts) -> Verdict | None:
     children = [w for w in facts.waiting if w["kind"] == "child"]
     if children:
         child = children[0]
-        return "child", f"it waits for the child {child['name']!r}", f"harvest run diagnose {shlex.quote(child['name'])}"
+        return "child", f"it waits for the child {child['name']!r}", command("run diagnose", child["name"])
     awaits = facts.awaits or []
     signals = sorted({a.name for a in awaits if a.kind == "signal"})
     conditions = [a for a in awaits if a.kind == "condition"]
@@ -197,15 +201,15 @@ def _awaiting(facts: Facts) -> Verdict | None:
     if signals:
         more = f", or {until}" if until else ""
         sentence = f"it waits for the signal {' or '.join(map(repr, signals))}{more}"
-        return "signal", sentence, f"harvest run signal {_id(facts)} {shlex.quote(signals[0])}"
+        return "signal", sentence, _run(facts, "run signal", after=shlex.quote(signals[0]))
     if conditions:
         more = f", or for {until}" if until else ""
-        return "condition", f"it waits for a condition ({conditions[0].where}){more}", f"harvest run awaitables {_id(facts)}"
+        return "condition", f"it waits for a condition ({conditions[0].where}){more}", _run(facts, "run awaitables")
     if until:
         return "timer", f"it sleeps: {until}", None
     if awaits:
         first = awaits[0]
-        return first.kind, f"it waits for the {first.kind} {first.name!r}", f"harvest run awaitables {_id(facts)}"
+        return first.kind, f"it waits for the {first.kind} {first.name!r}", _run(facts, "run awaitables")
     return None
 
 
@@ -214,14 +218,14 @@ def _activity(facts: Facts, task: Any) -> Verdict:
     if task["state"] == "running":
         held = (facts.now - task["since"]).total_seconds()
         sentence = f"activity {name!r} ({seq}) has been under way for {held:.0f} s, attempt {task['attempt']}"
-        return "activity_running", sentence, f"harvest activity fail-now {_id(facts)} {seq}"
+        return "activity_running", sentence, _run(facts, "activity fail-now", after=str(seq))
     if task["state"] == "done":
         return "activity_done", f"activity {name!r} ({seq}) is done, and its result is about to be read", None
     failure = "" if task["failure"] is None else f" after {decode_failure(task['failure']).message!r}"
     if task["due_at"] > facts.now:
         left = (task["due_at"] - facts.now).total_seconds()
         sentence = f"activity {name!r} ({seq}) is tried again in {left:.0f} s{failure}, attempt {task['attempt']}"
-        return "activity_backoff", sentence, f"harvest activity retry-now {_id(facts)} {seq}"
+        return "activity_backoff", sentence, _run(facts, "activity retry-now", after=str(seq))
     waited = (facts.now - task["due_at"]).total_seconds()
     sentence = f"activity {name!r} ({seq}) has been waiting in queue {queue!r} for {waited:.0f} s"
     return "activity_queued", sentence, f"harvest worker MODULE --queue {shlex.quote(queue_of(queue))}"

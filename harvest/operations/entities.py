@@ -117,7 +117,7 @@ async def _directly(site: Site, to: Address, call: OperationCalled, patience: fl
         ) from None
     except Undelivered as exc:
         admitted = isinstance(exc, Admitted)
-        return await recorded(site, execution_id, call.name, call.update_id, patience, admitted=admitted)
+        return await recorded(site, to.workflow_id, execution_id, call.name, call.update_id, patience, admitted=admitted)
 
 
 async def _hand_over(site: Site, to: Address, delivery: Delivery) -> UUID | None:

@@ -95,8 +95,9 @@ async def resume(site: Site, workflow_id: str, execution_id: UUID | None) -> UUI
         for key in done["taken_back"] or ():
             site.router.wake(REPLY, reply_key(workflow_id, key))
             site.notifier.reply(workflow_id, key)
-        if done["resumed"]:
+        if done["resumed"] or done["taken_back"]:
             site.wake(target["pool"], found, target["partition"], workflow_id)
+        if done["resumed"]:
             for queue in done["queues"] or ():
                 site.notifier.queue(queue)
             return found

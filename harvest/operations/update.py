@@ -9,7 +9,7 @@ import msgspec
 
 from harvest.core.events import UpdateAdmitted, UpdateCompleted, UpdateFailed, encode_event
 from harvest.decisions.answers import Admitted, Answer, Carried, Undelivered
-from harvest.errors import NoAnswer, WorkflowNotFound
+from harvest.errors import NoAnswer, WorkflowClosed, WorkflowNotFound
 from harvest.failure import Failure
 from harvest.hub import history, messages
 from harvest.hub.messages import Mail
@@ -42,9 +42,14 @@ async def update(
     if attempt is not None:
         update_id = update_id or str(new_id())
         mail = Mail(new_id(), workflow_id, "update", name, update_id, encode_event(UpdateAdmitted(update_id, name, input)))
-        known = await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id)
-        row = None if known is not None else await put_to_live(site, mail, attempt)
-        return await answer_of_mail(site, mail, patience, known=row is None or not row["stored"])
+        try:
+            known = not (await put_to_live(site, mail, attempt))["stored"]
+        except WorkflowClosed as closed:
+            last = UUID(str(closed.execution_id))
+            known = True
+            if await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id, execution_id=last) is None:
+                raise
+        return await answer_of_mail(site, mail, patience, known=known)
     if update_id is None:
         update_id = str(new_id())
         direct = await _directly(site, workflow_id, name, input, update_id, patience)
@@ -74,14 +79,15 @@ async def _directly(
     except Carried:
         return await answer_of_mail(site, Mail(new_id(), workflow_id, "update", name, update_id, ""), patience)
     except Undelivered as exc:
-        return await recorded(site, execution_id, name, update_id, patience, admitted=isinstance(exc, Admitted))
+        admitted = isinstance(exc, Admitted)
+        return await recorded(site, workflow_id, execution_id, name, update_id, patience, admitted=admitted)
 
 
 async def recorded(
-    site: Site, execution_id: UUID, name: str, update_id: str, patience: float, *, admitted: bool
+    site: Site, workflow_id: str, execution_id: UUID, name: str, update_id: str, patience: float, *, admitted: bool
 ) -> msgspec.Raw | None:
     """The owner went away. None when history does not know the update (which is not to be believed when it was `admitted`:
-    it may wait within a recorded state); else the answer that history will have."""
+    it may wait within a recorded state); else the answer that history will have, or that of the run that took it over."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience
     while True:
@@ -93,6 +99,10 @@ async def recorded(
                 return event.result
             if isinstance(event, UpdateFailed):
                 raise Answer(event.failure)
+        carried = await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id)
+        if carried is not None:
+            mail = Mail(new_id(), workflow_id, "update", name, update_id, "")
+            return await answer_of_mail(site, mail, max(0.0, deadline - loop.time()))
         if loop.time() > deadline:
             raise NoAnswer(f"update {name!r} was admitted, but not answered within {patience:g} s")
         await asyncio.sleep(LOOK_EVERY)

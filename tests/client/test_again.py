@@ -8,6 +8,7 @@ import pytest
 
 from harvest import RetryPolicy, activity, errors, workflow
 from tests.client.test_attempts import AT_ONCE, Trader, reach
+from tests.holds import install
 
 calls: list[str] = []
 gates: list[asyncio.Event] = []
@@ -220,3 +221,60 @@ async def test_a_rerun_refuses_a_predecessor_and_names_the_latest(worker, caller
         open_one = await caller.start(Trader, id="t")
         with pytest.raises(errors.WorkflowAlreadyStarted):
             await open_one.rerun()
+
+
+@pytest.mark.parametrize("before", [True, False])
+async def test_an_update_without_an_end_follows_a_reset(worker, caller, before):
+    """Admitted before the chosen decision it is in the copied history, else it is mail again; it is answered once."""
+    async with worker(Trader):
+        handle = await caller.start(Trader, id="t")
+        assert await handle.query(Trader.attempt) == 1
+        point = (await handle.describe()).decisions
+        waiting = [asyncio.create_task(handle.update(Trader.count, update_id=id)) for id in ("u", None)]
+        async with asyncio.timeout(10):
+            while (await types(handle)).count("UpdateAdmitted") < 2:
+                await asyncio.sleep(0.01)
+        new = await handle.reset(None if before else point)
+        await new.signal(Trader.release)
+        assert await asyncio.gather(*waiting) == [1, 1]
+        assert await new.update(Trader.count, update_id="u") == 1
+        assert (await types(new)).count("UpdateCompleted") == 2
+        await new.terminate()
+
+
+@pytest.mark.parametrize("signals", ["reapply", "drop"])
+async def test_keys_act_once_in_every_fork(worker, caller, signals):
+    async with worker(Trader):
+        handle = await caller.start(Trader, id="t")
+        await handle.signal(Trader.note, "a", idempotency_key="k")
+        assert await handle.query(Trader.attempt) == 1
+        point = (await handle.describe()).decisions
+        first = await handle.reset(point, signals=signals)
+        await first.terminate()
+        second = await caller.handle("t", Trader, execution_id=handle.execution_id).reset(point, signals=signals)
+        await second.signal(Trader.note, "a", idempotency_key="k")
+        await second.signal(Trader.finish)
+        assert await second.result() == ["a", "attempt 1"]
+
+
+async def test_a_request_to_reset_does_not_follow_to_the_next_attempt(worker, caller, client, dsn, monkeypatch):
+    """L-4: the attempt that it was about failed first, so there is nothing left to reset that way."""
+    holds = install(monkeypatch)
+    async with worker(Trader):
+        handle = await caller.start(Trader, id="t", retry=AT_ONCE)
+        assert await handle.query(Trader.attempt) == 1
+        holds.arm("sealing")
+        failing = asyncio.create_task(client.handle("t", Trader).signal(Trader.fail, 1))
+        await holds.reached("sealing")
+        was = (await handle.describe()).unread_messages
+        resetting = asyncio.create_task(handle.reset(1, timeout=20))
+        async with asyncio.timeout(10):
+            while (await handle.describe()).unread_messages == was:
+                await asyncio.sleep(0.01)
+        holds.release("sealing")
+        await failing
+        with pytest.raises(errors.WorkflowClosed, match="FAILED"):
+            await resetting
+        await reach(handle, 2)
+        await handle.signal(Trader.finish)
+        assert await handle.result() == ["attempt 2"]

@@ -293,6 +293,7 @@ async def test_each_attempt_has_its_own_timeout(worker, caller):
         assert caught.value.state == "TIMED_OUT"
         one, two = await handle.chain()
         assert (two.closed_at - one.created_at).total_seconds() > 0.8
+        assert [(await caller.handle("t", execution_id=e.execution_id).describe()).timeout for e in (one, two)] == [0.5, 0.5]
 
 
 async def test_a_parent_hears_of_the_last_attempt(worker, caller):
@@ -393,6 +394,7 @@ async def test_the_next_attempt_is_found_in_the_index(worker, client, dsn):
     ("options", "error", "said"),
     [
         ({"retry": 3}, errors.DefinitionError, "expected a RetryPolicy, got 3"),
+        ({"retry": {"max_attempts": 3}}, errors.DefinitionError, "expected a RetryPolicy"),
         ({"chain_timeout": -1}, errors.DefinitionError, "chain_timeout"),
         ({"chain_timeout": "soon"}, errors.DefinitionError, "chain_timeout"),
     ],
@@ -404,3 +406,136 @@ async def test_bad_policies_are_named_before_anything_is_stored(worker, client, 
         assert await client.counts() == {}
     with pytest.raises(errors.DefinitionError, match="expected a RetryPolicy"):
         workflow.defn(retry=5)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("factor", float("inf")),
+        ("factor", float("nan")),
+        ("factor", True),
+        ("factor", "2"),
+        ("factor", 0.5),
+        ("factor", 1e308),
+        ("max_attempts", True),
+        ("max_attempts", 2**31),
+        ("max_attempts", -1),
+        ("jitter", "x"),
+        ("jitter", 1.0),
+        ("initial", None),
+        ("initial", -1),
+        ("cap", None),
+        ("non_retryable", "Fatal"),
+        ("non_retryable", None),
+        ("non_retryable", (3,)),
+    ],
+)
+def test_policies_that_cannot_be_are_refused_where_they_are_written(field, value):
+    with pytest.raises(errors.DefinitionError, match=f"RetryPolicy.{field}"):
+        RetryPolicy(**{field: value})
+
+
+@workflow.defn
+class Tally:
+    """Fails at its sixth signal, then at its second: what it re-reads is not what it had read."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    @workflow.run
+    async def run(self) -> list[int]:
+        await workflow.wait_until(lambda: len(self.seen) >= 10)
+        return self.seen
+
+    @workflow.signal
+    def note(self, n: int) -> None:
+        self.seen.append(n)
+        if len(self.seen) == {1: 6, 2: 2, 3: 8}.get(workflow.info().attempt):
+            raise ValueError("full")
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_signals_keep_their_order_over_attempts_that_fail_early(worker, caller, keyed):
+    handle = await caller.start(Tally, id="t", retry=AT_ONCE)
+    for n in range(10):
+        await handle.signal(Tally.note, n, idempotency_key=f"k{n}" if keyed else None)
+    async with worker(Tally):
+        assert await handle.result(timeout=20) == list(range(10))
+
+
+async def test_what_a_run_sends_to_one_that_just_fails_arrives(worker, caller):
+    """The same statement may close an attempt and write to its workflow id."""
+
+    @workflow.defn
+    async def to_itself(how: str, round: int) -> str:
+        if workflow.info().attempt == 1 and round == 0:
+            sending = asyncio.ensure_future(workflow.external(workflow.info().workflow_id).signal("x", "hello"))
+            await asyncio.sleep(0)
+            assert not sending.done()
+            if how == "continue":
+                workflow.continue_as_new(how, 1)
+            raise ValueError("fails in the decision that sends")
+        try:
+            return await asyncio.wait_for(workflow.receive("x", str), 5)
+        except TimeoutError:
+            return "lost"
+
+    async with worker(to_itself):
+        for how in ("continue", "retry"):
+            assert await caller.execute(to_itself, how, 0, id=how, retry=AT_ONCE) == "hello"
+
+
+async def test_update_ids_are_of_one_logical_run(worker, caller):
+    async with worker(Trader):
+        old = await caller.start(Trader, 2, id="t", retry=AT_ONCE)
+        assert await old.update(Trader.now, update_id="same") == 2
+        await old.signal(Trader.finish)
+        await old.result()
+        new = await caller.start(Trader, id="t", retry=AT_ONCE)
+        pinned = caller.handle("t", Trader, execution_id=new.execution_id)
+        assert await pinned.update(Trader.now, update_id="same") == 1
+        waiting = asyncio.create_task(new.update(Trader.count, update_id="slow"))
+        async with asyncio.timeout(10):
+            while sum(e["type"] == "UpdateAdmitted" for e in [e async for e in new.history()]) < 2:
+                await asyncio.sleep(0.01)
+        await new.signal(Trader.fail, 1)
+        await reach(new, 2)
+        await new.signal(Trader.release)
+        assert await waiting == 2 == await pinned.update(Trader.count, update_id="slow")
+        assert await new.update(Trader.now, update_id="same") == 1
+
+
+async def test_an_update_whose_owner_left_is_answered_by_the_next_attempt(worker, client):
+    """R-8: whoever asked follows it to where it went."""
+    async with worker(Trader):
+        handle = await client.start(Trader, id="t", retry=AT_ONCE)
+        waiting = asyncio.create_task(handle.update(Trader.count, timeout=20))
+        async with asyncio.timeout(10):
+            while not any(e["type"] == "UpdateAdmitted" for e in [e async for e in handle.history()]):
+                await asyncio.sleep(0.01)
+    async with worker(Trader):
+        await handle.signal(Trader.fail, 1)
+        await reach(handle, 2)
+        await handle.signal(Trader.release)
+        assert await waiting == 2
+
+
+async def test_attributes_of_the_failing_decision_stay(worker, caller):
+    @workflow.defn
+    async def marking() -> None:
+        workflow.upsert_search_attributes(**{f"a{workflow.info().attempt}": True})
+        if workflow.info().attempt == 1:
+            raise ValueError("no")
+
+    async with worker(marking):
+        handle = await caller.start(marking, id="m", retry=AT_ONCE, search_attributes={"shop": "x"})
+        await handle.result()
+        assert (await caller.handle("m").describe()).search_attributes == {"shop": "x", "a1": True, "a2": True}
+
+
+async def test_the_deadline_of_the_chain_is_told_whole(worker, caller):
+    async with worker(Trader):
+        handle = await caller.start(Trader, 3, id="t", retry=AT_ONCE, chain_timeout=600)
+        await handle.signal(Trader.finish)
+        await handle.result()
+        assert (await caller.handle("t").describe()).chain_timeout == pytest.approx(600, abs=0.01)

@@ -326,7 +326,7 @@ async def test_inspection_is_of_one_attempt(worker, caller):
         assert await first.stack() == []
         found = await first.diagnose()
         live = (await caller.handle("t").describe()).execution_id
-        assert (found.code, found.command) == ("retried", f"harvest run diagnose t --execution-id {live}")
+        assert (found.code, found.command) == ("retried", f"harvest run diagnose --execution-id {live} t")
         assert len(await caller.handle("t").stack()) == 1
         await handle.terminate()
 
@@ -397,3 +397,61 @@ async def test_listing_letters_stops_at_its_limit(client):
         assert [letter async for letter in letters] == []
     with pytest.raises(errors.ConfigError, match="page"):
         _ = [letter async for letter in client.dead_letters.list(page=0)]
+
+
+@pytest.mark.parametrize("touch", ["signal", "query", "pause"])
+async def test_a_redrive_works_whoever_looked_at_the_run_before(worker, caller, touch):
+    fixed.clear()
+    async with worker(Broken):
+        handle = await caller.start(Broken, "z", id="b")
+        await dead(caller, 1)
+        if touch == "signal":
+            await handle.signal("word")
+        elif touch == "query":
+            with pytest.raises(errors.QueryFailed, match="parked"):
+                await caller.handle("b").query("anything", timeout=5)
+        else:
+            await handle.pause()
+            await handle.resume()
+            await dead(caller, 1)
+        fixed.append(True)
+        await caller.dead_letters.redrive(handle.execution_id)
+        assert await handle.result(timeout=10) == "z"
+
+
+async def test_a_resume_gives_a_dead_run_a_new_chance(worker, caller):
+    fixed.clear()
+    async with worker(Broken):
+        handle = await caller.start(Broken, "z", id="b")
+        await dead(caller, 1)
+        await handle.pause()
+    fixed.append(True)
+    async with worker(Broken):
+        assert (await handle.describe()).state == "PAUSED"
+        await handle.resume()
+        assert await handle.result(timeout=10) == "z"
+        await dead(caller, 0)
+
+
+async def test_commands_can_be_pasted(worker, client):
+    async with worker(Trader):
+        handle = await client.start(Trader, id="-x y")
+        await handle.pause()
+        assert (await handle.diagnose()).command == "harvest run resume -- '-x y'"
+        await handle.terminate()
+
+
+async def test_what_is_no_id_or_filter_is_named(client):
+    for act in (client.dead_letters.show("nope"), client.dead_letters.discard("x")):
+        with pytest.raises(errors.ConfigError, match="execution_id"):
+            await act
+    with pytest.raises(errors.ConfigError, match="execution_id"):
+        client.handle("t", execution_id="zz")
+    with pytest.raises(errors.HarvestError, match="type"):
+        _ = [letter async for letter in client.dead_letters.list(type="a\x00b")]
+    with pytest.raises(errors.ConfigError, match="limit"):
+        await client.bulk("cancel", prefix="t", limit=-1)
+    with pytest.raises(errors.ConfigError, match="after"):
+        await client.bulk("cancel", after="2020")
+    with pytest.raises(errors.PayloadError, match="NUL"):
+        await client.bulk("cancel", search_attributes={"a": "\x00"})

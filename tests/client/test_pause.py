@@ -67,14 +67,16 @@ async def test_deadlines_stand_still(worker, caller):
 async def test_timers_that_passed_meanwhile_fire_at_the_resume(worker, caller):
     @workflow.defn
     async def nap() -> str:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.6)
         return "rested"
 
     async with worker(nap):
         handle = await caller.start(nap, id="n")
         await handle.pause()
+        await asyncio.sleep(0.7)  # the timer's time passes
+        assert "TimerFired" not in await types(handle)
         await handle.resume()
-        assert await handle.result() == "rested"
+        assert await handle.result(timeout=10) == "rested"
 
 
 async def test_a_paused_run_can_be_terminated(worker, caller):
@@ -267,3 +269,49 @@ async def test_pausing_what_cannot_be_paused(worker, caller):
             await handle.pause()
         with pytest.raises(errors.WorkflowClosed, match="COMPLETED"):
             await handle.resume()
+
+
+@activity.defn(local=True)
+async def slow_step() -> str:
+    await asyncio.sleep(0.05)
+    return "done"
+
+
+@workflow.defn
+class Stepping:
+    """Always has a local step or a timer under way."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+    @workflow.run
+    async def run(self) -> int:
+        count = 0
+        while not self.done:
+            await slow_step()
+            await asyncio.sleep(0.001)
+            count += 1
+        return count
+
+    @workflow.signal
+    def finish(self) -> None:
+        self.done = True
+
+
+async def test_a_pause_that_is_taken_back_has_no_effect(worker, caller):
+    """Whenever the resume comes, the run goes on."""
+    async with worker(Stepping, slow_step):
+        handles = [await caller.start(Stepping, id=f"s{n}") for n in range(12)]
+        for n, handle in enumerate(handles):
+            pausing = asyncio.create_task(handle.pause(timeout=20))
+            for _ in range(n):
+                await asyncio.sleep(0.0003)  # each finds the pause a little further on its way
+            await handle.resume()
+            try:
+                await pausing
+                await handle.resume()
+            except errors.NoAnswer:
+                pass
+        for handle in handles:
+            await handle.signal(Stepping.finish)
+        assert all([await handle.result(timeout=10) for handle in handles])

@@ -191,6 +191,7 @@ with ok as materialized (select 1 as yes), closed as (select 1 as none where fal
 -- Mail that a failed attempt ingested in its last decision: the next one has to see it again.
 , rearm_messages as (
   update messages m set execution_id = u.successor, consumed_at = null, position = u.position
+    + least(0, coalesce((select min(o.position) from messages o where o.execution_id = m.execution_id and o.consumed_at is null), 0))
   from ok, unnest(:j_message_ids::uuid[], :j_successors::uuid[], :j_positions::int8[]) as u(message_id, successor, position)
   where m.message_id = u.message_id
 )
@@ -199,9 +200,10 @@ with ok as materialized (select 1 as yes), closed as (select 1 as none where fal
 -- A run continues as new: its unread mail follows, and so do the keys that keep de-duplicating (R-7). What this
 -- very commit reads or answers is named in the skip lists: one statement may touch a row only once.
 , move_messages as (
-  update messages m set execution_id = u.successor
+  update messages m set execution_id = u.successor,
+    event = case when m.consumed_at is null then m.event else json_build_object('name', m.name) end  -- a key needs no payload
   from ok, unnest(:v_execution_ids::uuid[], :v_successors::uuid[]) as u(execution_id, successor)
-  where m.execution_id = u.execution_id and (m.consumed_at is null or m.key is not null) and m.kind <> 'child'
+  where m.execution_id = u.execution_id and (m.consumed_at is null or m.key is not null) and m.kind not in ('child', 'reset')
     and m.message_id <> all(:skip_messages::uuid[]) and (m.key is null or m.key <> all(:skip_keys::text[]))
 )
 
@@ -218,12 +220,13 @@ with ok as materialized (select 1 as yes), closed as (select 1 as none where fal
 , started as (
   insert into executions (execution_id, workflow_id, type, pool, partition, seed, input, priority, created_at, deadline,
                           parent_execution_id, parent_workflow_id, parent_pool, parent_seq, parent_close, continued_from, memo,
-                          search_attributes, retry, chain_deadline)
+                          search_attributes, retry, chain_deadline, chain_began)
   select u.execution_id, u.workflow_id, u.type, u.pool, partition_of(u.workflow_id), u.seed, u.input, u.priority, hub_now(),
          hub_now() + u.timeout * interval '1 second', u.parent_execution_id, u.parent_workflow_id, u.parent_pool, u.parent_seq,
          u.parent_close, u.continued_from, old.memo,
          nullif(jsonb_strip_nulls(coalesce(old.search_attributes, '{}') || coalesce(u.attributes, '{}')), '{}'),
-         coalesce(u.retry, old.retry), old.chain_deadline
+         coalesce(u.retry, old.retry), old.chain_deadline,
+         case when old.chain_deadline is not null then coalesce(old.chain_began, old.created_at) end
   from ok cross join unnest(:s_execution_ids::uuid[], :s_workflow_ids::text[], :s_types::text[], :s_pools::text[], :s_seeds::int8[],
                   :s_inputs::json[], :s_priorities::int2[], :s_timeouts::float8[], :s_parent_execution_ids::uuid[],
                   :s_parent_workflow_ids::text[], :s_parent_pools::text[], :s_parent_seqs::int[], :s_parent_closes::text[],
@@ -251,27 +254,31 @@ with ok as materialized (select 1 as yes), closed as (select 1 as none where fal
 -- mail once more, in the order of its history and ahead of what is unread: positions below zero.
 , forks as materialized (
   select u.* from ok, unnest(:f_execution_ids::uuid[], :f_successors::uuid[], :f_links::text[], :f_seeds::int8[],
-                             :f_delays::float8[], :f_decisions::int[], :f_drops::bool[], :f_carried::int[], :f_unresolved::json[])
-    as u(execution_id, successor, link, seed, delay, decision, drops, carried, unresolved)
+                             :f_delays::float8[], :f_decisions::int[], :f_drops::bool[], :f_carried::int[], :f_unresolved::json[],
+                             :f_attributes::jsonb[])
+    as u(execution_id, successor, link, seed, delay, decision, drops, carried, unresolved, attributes)
 ), forked as (
-  insert into executions (execution_id, workflow_id, type, pool, partition, seed, attempt, input, priority, created_at, deadline,
-                          chain_deadline, parent_execution_id, parent_workflow_id, parent_pool, parent_seq, parent_close, continued_from,
+  insert into executions (execution_id, workflow_id, type, pool, partition, seed, attempt, input, priority, created_at, backoff,
+                          deadline, chain_deadline, chain_began, parent_execution_id, parent_workflow_id, parent_pool, parent_seq, parent_close, continued_from,
                           retry_of_exec_id, reset_of_exec_id, reset_decision, retry, memo, search_attributes)
   select f.successor, e.workflow_id, e.type, e.pool, e.partition, coalesce(f.seed, e.seed),
-         case when f.link = 'retry' then e.attempt + 1 else e.attempt end, e.input, e.priority, hub_now(),
-         hub_now() + f.delay * interval '1 second' + (e.deadline - e.created_at - e.paused_for),
-         case when f.link = 'retry' then e.chain_deadline else hub_now() + (e.chain_deadline - e.created_at - e.paused_for) end,
+         case when f.link = 'retry' then e.attempt + 1 else e.attempt end, e.input, e.priority, hub_now(), f.delay * interval '1 second',
+         hub_now() + f.delay * interval '1 second' + (e.deadline - e.created_at - e.backoff - e.paused_for),
+         case when f.link = 'retry' then e.chain_deadline
+              else hub_now() + (e.chain_deadline - coalesce(e.chain_began, e.created_at)) end,
+         case when f.link = 'retry' then coalesce(e.chain_began, e.created_at) end,
          p.execution_id, p.workflow_id, p.pool, case when p.execution_id is not null then e.parent_seq end,
          case when p.execution_id is not null then e.parent_close end,
          case when f.link = 'reset' then e.continued_from end,
          case when f.link = 'retry' then e.execution_id end,
          case when f.link = 'reset' then e.execution_id end, case when f.link = 'reset' then f.decision end,
-         e.retry, e.memo, e.search_attributes
+         e.retry, e.memo,
+         nullif(jsonb_strip_nulls(coalesce(e.search_attributes, '{}') || coalesce(f.attributes, '{}')), '{}')
   from forks f join executions e using (execution_id)
   -- The parent of a run that was closed already has been told of its end.
   left join executions p on p.execution_id = e.parent_execution_id and e.closed_at is null
   where (select count(*) from closed) >= 0
-  returning execution_id, pool, partition, priority
+  returning execution_id, workflow_id, pool, partition, priority
 ), forked_tasks as (
   insert into workflow_tasks (execution_id, pool, partition, state, due_at, priority, fresh, decision)
   select n.execution_id, n.pool, n.partition, 'pending', hub_now() + f.delay * interval '1 second', n.priority, f.link = 'retry',
@@ -284,13 +291,29 @@ with ok as materialized (select 1 as yes), closed as (select 1 as none where fal
 ), ingested as materialized (
   select f.execution_id, f.successor, case e.event ->> 'type' when 'UpdateAdmitted' then 'update' else 'signal' end as kind,
          case e.event ->> 'type' when 'UpdateAdmitted' then e.event ->> 'update_id' else e.event ->> 'key' end as key, e.event,
-         - f.carried - row_number() over (partition by f.execution_id order by d.decision desc, e.n desc) as position
+         least(0, coalesce((select min(o.position) from messages o where o.execution_id = f.execution_id and o.consumed_at is null), 0))
+           - f.carried - row_number() over (partition by f.execution_id order by d.decision desc, e.n desc) as position
   from forks f join decisions d on d.execution_id = f.execution_id and d.decision > f.decision
   cross join lateral json_array_elements(d.events) with ordinality as e(event, n)
-  where not f.drops and (e.event ->> 'type' = 'SignalReceived'
-    or e.event ->> 'type' = 'UpdateAdmitted' and f.unresolved::jsonb ? (e.event ->> 'update_id'))
+  where not f.drops and e.event ->> 'type' = 'SignalReceived'
+    or e.event ->> 'type' = 'UpdateAdmitted' and f.unresolved::jsonb ? (e.event ->> 'update_id')
+), known as materialized (
+  -- What the history of the fork has seen, so that keys act once, and updates that its code still works on are answered.
+  select f.execution_id, f.successor, e.event ->> 'name' as name,
+         case e.event ->> 'type' when 'UpdateAdmitted' then 'update' else 'signal' end as kind,
+         case e.event ->> 'type' when 'UpdateAdmitted' then e.event ->> 'update_id' else e.event ->> 'key' end as key
+  from forks f join decisions d on d.execution_id = f.execution_id and (d.decision <= f.decision or f.drops)
+  cross join lateral json_array_elements(d.events) as e(event)
+  where f.link = 'reset' and (e.event ->> 'type' = 'SignalReceived' and e.event ->> 'key' is not null
+    or e.event ->> 'type' = 'UpdateAdmitted' and d.decision <= f.decision and f.unresolved::jsonb ? (e.event ->> 'update_id'))
+), known_keys as (
+  insert into messages (message_id, execution_id, pool, partition, kind, name, key, consumed_at, event)
+  select distinct on (k.successor, k.kind, k.key)
+         gen_random_uuid(), n.execution_id, n.pool, n.partition, k.kind, k.name, k.key, hub_now(), json_build_object('name', k.name)
+  from known k join forked n on n.execution_id = k.successor
+  where not exists (select from messages m where m.execution_id = k.execution_id and m.kind = k.kind and m.key = k.key)
 ), rearmed as (
-  update messages m set execution_id = i.successor, consumed_at = null, position = i.position
+  update messages m set execution_id = i.successor, consumed_at = null, position = i.position, event = i.event
   from ingested i where m.execution_id = i.execution_id and m.kind = i.kind and m.key = i.key
     and m.message_id <> all(:skip_messages::uuid[])
 ), remade as (
@@ -299,9 +322,10 @@ with ok as materialized (select 1 as yes), closed as (select 1 as none where fal
   from ingested i join forked n on n.execution_id = i.successor
   where not exists (select from messages m where m.execution_id = i.execution_id and m.kind = i.kind and m.key = i.key)
 ), followed as (
-  update messages m set execution_id = f.successor
+  update messages m set execution_id = f.successor,
+    event = case when m.consumed_at is null then m.event else json_build_object('name', m.name) end  -- a key needs no payload
   from forks f
-  where m.execution_id = f.execution_id and (m.consumed_at is null or m.key is not null) and m.kind <> 'child'
+  where m.execution_id = f.execution_id and (m.consumed_at is null or m.key is not null) and m.kind not in ('child', 'reset')
     and m.message_id <> all(:skip_messages) and (m.key is null or m.key <> all(:skip_keys::text[]))
     and not exists (select from ingested i where i.execution_id = m.execution_id and i.kind = m.kind and i.key = m.key)
 )
@@ -356,13 +380,14 @@ with ok as materialized (select 1 as yes), closed as (select 1 as none where fal
 )
 
 -- section: carries
--- Signals that a run had ingested but not read follow it first: positions below zero.
+-- Signals that a run had ingested but not read follow it first: positions below zero, and below those of its unread mail.
 , carry_messages as (
   insert into messages (message_id, execution_id, pool, partition, kind, name, key, event, position)
   select u.message_id, u.execution_id, :pool, u.partition, u.kind, u.name, u.key, u.event, u.position
+         + least(0, coalesce((select min(o.position) from messages o where o.execution_id = u.source and o.consumed_at is null), 0))
   from ok, unnest(:y_message_ids::uuid[], :y_execution_ids::uuid[], :y_partitions::int2[], :y_names::text[], :y_events::json[],
-                  :y_positions::int8[], :y_kinds::text[], :y_keys::text[])
-    as u(message_id, execution_id, partition, name, event, position, kind, key)
+                  :y_positions::int8[], :y_kinds::text[], :y_keys::text[], :y_sources::uuid[])
+    as u(message_id, execution_id, partition, name, event, position, kind, key, source)
 )
 
 -- section: addressees
@@ -377,6 +402,9 @@ with ok as materialized (select 1 as yes), closed as (select 1 as none where fal
 -- section: addressees_started
 -- A run may write to a child that this very statement starts.
   union all select workflow_id, execution_id, pool, partition from started
+
+-- section: addressees_forked
+  union all select workflow_id, execution_id, pool, partition from forked
 
 -- section: addressees_opened
   union all select workflow_id, execution_id, pool, partition from opened
@@ -420,6 +448,9 @@ select (select count(*) from ok) = 1 as ok
 
 -- section: verdict_launches
 , (select array_agg(execution_id) from taken) as taken
+
+-- section: verdict_pauses
+, (select array_agg(execution_id) from asked) as paused
 
 -- section: verdict_started
 , (select array_agg(execution_id) from started) as started

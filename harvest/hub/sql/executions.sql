@@ -84,14 +84,17 @@ with taken_back as (
   returning key
 ), resumed as (
   update executions e set state = 'RUNNING', paused_at = null, paused_for = e.paused_for + (hub_now() - e.paused_at),
-    deadline = e.deadline + (hub_now() - e.paused_at), chain_deadline = e.chain_deadline + (hub_now() - e.paused_at)
+    deadline = e.deadline + (hub_now() - e.paused_at), chain_deadline = e.chain_deadline + (hub_now() - e.paused_at),
+    chain_began = coalesce(e.chain_began, e.created_at) + (hub_now() - e.paused_at)
   from executions o
   where e.execution_id = :execution_id and o.execution_id = e.execution_id and e.state = 'PAUSED'
   returning e.execution_id, hub_now() - o.paused_at as lasted
 ), tasks as (
-  update workflow_tasks t set state = 'pending', paused_due = null, wakes = t.wakes + 1,
+  update workflow_tasks t set state = 'pending', paused_due = null, wakes = t.wakes + 1, strikes = 0, error = null,
     due_at = case when t.fresh then greatest(t.paused_due, hub_now()) else hub_now() end
   from resumed r where t.execution_id = r.execution_id and t.state = 'paused'
+), letters as (
+  delete from dead_letters d using resumed r where d.execution_id = r.execution_id  -- it gets a new chance
 ), activities as (
   update activity_tasks a set state = 'pending', expires_at = a.expires_at + r.lasted, close_at = a.close_at + r.lasted
   from resumed r where a.execution_id = r.execution_id and a.state = 'held' returning a.queue
@@ -118,8 +121,8 @@ select e.execution_id, e.workflow_id, e.type, queue_of(e.pool) as queue, e.pool,
        e.attempt, e.priority, e.input, e.result, e.failure, e.memo, e.search_attributes, e.parent_workflow_id,
        e.continued_from, e.continued_to, e.retry_of_exec_id, e.reset_of_exec_id, e.reset_decision, e.rerun_of_exec_id,
        (select r.execution_id from executions r where r.retry_of_exec_id = e.execution_id) as retried_as,
-       extract(epoch from e.deadline - e.created_at - e.paused_for)::float8 as timeout,
-       extract(epoch from e.chain_deadline - e.created_at - e.paused_for)::float8 as chain_timeout,
+       extract(epoch from e.deadline - e.created_at - e.backoff - e.paused_for)::float8 as timeout,
+       extract(epoch from e.chain_deadline - coalesce(e.chain_began, e.created_at))::float8 as chain_timeout,
        e.retry, e.chain_deadline, e.paused_at, e.legal_hold, e.erased_at, t.state as task_state, nullif(t.due_at, 'infinity') as due_at, t.strikes, t.error,
        coalesce(d.decision, 0) as decisions,
        coalesce(d.first_event_id + json_array_length(d.events) - 1, 0) as events,

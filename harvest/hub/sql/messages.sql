@@ -50,16 +50,16 @@ order by execution_id, position
 -- Mail that reached a run just as it continued as new follows it, and so does its key.
 update messages m set execution_id = :successor::uuid
 where m.execution_id = :execution_id::uuid and (m.consumed_at is null or m.key is not null)
-  and m.kind <> 'child'
+  and m.kind not in ('child', 'reset')
   and not exists (select from messages o where o.execution_id = :successor::uuid and o.kind = m.kind and o.key = m.key)
 returning message_id
 
 -- name: drop_stranded
--- What cannot follow to the next run: results of children, for which nobody waits, and keys it has already. (Other mail
+-- What cannot follow to the next run: results of children, for which nobody waits, requests to reset that one, and keys it has already. (Other mail
 -- may arrive at any moment, and is forwarded.)
 update messages m set consumed_at = hub_now()
 where m.execution_id = :execution_id::uuid and m.consumed_at is null
-  and (m.kind = 'child' or exists (
+  and (m.kind in ('child', 'reset') or exists (
     select from messages o where o.execution_id = :successor::uuid and o.kind = m.kind and o.key = m.key))
 
 -- name: drop_unread
@@ -84,7 +84,8 @@ union all select 'operation', null, execution_id, pool, partition from callers
 select m.message_id, m.name, m.reply, m.execution_id from messages m
 join executions e on e.execution_id = m.execution_id
 where e.workflow_id = :workflow_id and m.kind = :kind and m.key = :key
-order by m.position desc limit 1
+  and (:execution_id::uuid is null or m.execution_id = :execution_id)
+order by e.created_at desc, e.execution_id desc, m.position desc limit 1
 
 -- name: replies
 select message_id, reply from messages where message_id = any(:message_ids::uuid[]) and reply is not null
