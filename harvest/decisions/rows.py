@@ -118,8 +118,9 @@ class Writer:
                 batch.add("rearms", (delivery.message, successor, position))
                 continue
             arrival = delivery.arrival
-            kind, key = ("update", arrival.update_id) if isinstance(arrival, ev.UpdateAdmitted) else ("signal", None)
-            name, event = arrival.name, ev.encode_event(arrival)  # type: ignore[union-attr]
+            assert isinstance(arrival, (ev.UpdateAdmitted, ev.SignalReceived))
+            kind, key = ("update", arrival.update_id) if isinstance(arrival, ev.UpdateAdmitted) else ("signal", arrival.key)
+            name, event = arrival.name, ev.encode_event(arrival)
             batch.add("carries", (new_id(), successor, run.partition, name, event, position, kind, key, run.execution_id))
         seed = successor.int & 0x7FFF_FFFF_FFFF_FFFF if fork.link == "retry" else None
         batch.add(
