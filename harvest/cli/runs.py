@@ -172,8 +172,8 @@ def list_runs(
         output.print_json(rows)
     else:
         output.print_table(
-            ["workflow id", "type", "state", "created", "closed"],
-            [[r.workflow_id, r.type, r.state, r.created_at, r.closed_at] for r in rows],
+            ["workflow id", "type", "state", "attempt", "created", "closed"],
+            [[r.workflow_id, r.type, r.state, r.attempt, r.created_at, r.closed_at] for r in rows],
         )
 
 

@@ -44,6 +44,7 @@ class RunSummary:
     type: str
     queue: str
     state: str
+    attempt: int
     created_at: datetime
     closed_at: datetime | None
     parent_workflow_id: str | None

@@ -125,7 +125,7 @@ def waiting_activities(rows: Rows, workers: Sequence[WorkerStatus]) -> list[Find
 def leftovers(letters: Rows, lapsed: Rows, lost_claims: Rows) -> list[Finding]:
     findings = []
     if letters[0]["n"]:
-        remedy = "harvest run show ID; a new worker tries them again"
+        remedy = "harvest dead-letters causes; deploy the fix, then harvest dead-letters redrive"
         findings.append(Finding("warning", f"{letters[0]['n']} runs are in the dead letters", remedy))
     for row in lapsed:
         who = f"worker {row['worker_id']} ({row['host']}, pid {row['pid']}, queue {row['pool']!r})"

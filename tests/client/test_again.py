@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from harvest import RetryPolicy, activity, errors, workflow
+from harvest.testing import Replayer
 from tests.client.test_attempts import AT_ONCE, Trader, reach
 from tests.holds import install
 
@@ -278,3 +279,29 @@ async def test_a_request_to_reset_does_not_follow_to_the_next_attempt(worker, ca
         await reach(handle, 2)
         await handle.signal(Trader.finish)
         assert await handle.result() == ["attempt 2"]
+
+
+async def test_a_fork_is_replayed_like_any_run(worker, caller, client):
+    """Its history begins with that of another execution, and goes on as its own."""
+    calls.clear()
+    gates.append(asyncio.Event())
+    async with worker(Order, price, ship):
+        handle = await caller.start(Order, "book", id="o")
+        await handle.signal(Order.say, "go")
+        await seen(handle, "ActivityScheduled")
+        async with asyncio.timeout(10):
+            while "ship book" not in calls:
+                await asyncio.sleep(0.01)
+        new = await handle.reset()
+        async with asyncio.timeout(10):
+            while calls.count("ship book") < 2:
+                await asyncio.sleep(0.01)
+    gates[-1].set()
+    assert (await Replayer([Order, price, ship]).replay_handle(new)).fits
+    async with worker(Order, price, ship):
+        assert await new.query(Order.heard) == ["go"]
+        await new.signal(Order.say, "end")
+        assert (await new.result())[2:] == ["shipped book", "go", "end"]
+    for execution in await new.chain():
+        found = await Replayer([Order, price, ship]).replay_handle(client.handle("o", execution_id=execution.execution_id))
+        assert found.fits, found.error

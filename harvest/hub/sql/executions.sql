@@ -137,7 +137,7 @@ where e.execution_id = coalesce(:execution_id::uuid,
   (select execution_id from executions where workflow_id = :workflow_id::text order by created_at desc, execution_id desc limit 1))
 
 -- name: listing
-select execution_id, workflow_id, type, queue_of(pool) as queue, state, created_at, closed_at, parent_workflow_id, search_attributes
+select execution_id, workflow_id, type, queue_of(pool) as queue, state, attempt, created_at, closed_at, parent_workflow_id, search_attributes
 from executions
 where (not :open::bool or closed_at is null) and (:state::text is null or state = :state) and (:type::text is null or type = :type)
   and (:queue::text is null or queue_of(pool) = :queue)
