@@ -165,12 +165,14 @@ class WorkflowHandle(Operated, Generic[T]):
         return f"<WorkflowHandle {self.id}>"
 
     async def _execution(self) -> UUID:
-        if self.execution_id is None:
-            latest = await self._site.latest.submit(self.id)
-            if latest is None:
-                raise WorkflowNotFound(f"no run has the workflow id {self.id!r}")
-            self.execution_id = latest["execution_id"]
-        return self.execution_id
+        """The execution it was made for, else the newest."""
+        if self.execution_id is not None:
+            return self.execution_id
+        latest = await self._site.latest.submit(self.id)
+        if latest is None:
+            raise WorkflowNotFound(f"no run has the workflow id {self.id!r}")
+        found: UUID = latest["execution_id"]
+        return found
 
     # --- results
 

@@ -272,28 +272,28 @@ async def until(handle, good):
             await asyncio.sleep(0.01)
 
 
-async def test_the_chain_deadline_ends_all_attempts(worker, caller):
+async def test_the_chain_deadline_ends_all_attempts(worker, client):
     async with worker(Trader):
-        handle = await caller.start(Trader, 99, id="t", retry=RetryPolicy(initial=0.2, factor=1), chain_timeout=0.7)
+        handle = await client.start(Trader, 99, id="t", retry=RetryPolicy(initial=0.2, factor=1), chain_timeout=0.7)
         with pytest.raises(errors.WorkflowFailedError) as caught:
             await handle.result(timeout=20)
         assert caught.value.state in ("FAILED", "TIMED_OUT")
         assert 2 <= len(await handle.chain()) <= 5
-        open_ended = await caller.start(Trader, id="u", retry=AT_ONCE, chain_timeout=0.3)
+        open_ended = await client.start(Trader, id="u", retry=AT_ONCE, chain_timeout=0.3)
         with pytest.raises(errors.WorkflowFailedError) as caught:
             await open_ended.result(timeout=20)
         assert caught.value.state == "TIMED_OUT"
 
 
-async def test_each_attempt_has_its_own_timeout(worker, caller):
+async def test_each_attempt_has_its_own_timeout(worker, client):
     async with worker(Trader):
-        handle = await caller.start(Trader, 2, id="t", retry=RetryPolicy(initial=0.4, jitter=0), timeout=0.5)
+        handle = await client.start(Trader, 2, id="t", retry=RetryPolicy(initial=0.4, jitter=0), timeout=0.5)
         with pytest.raises(errors.WorkflowFailedError) as caught:
             await handle.result(timeout=20)
         assert caught.value.state == "TIMED_OUT"
         one, two = await handle.chain()
         assert (two.closed_at - one.created_at).total_seconds() > 0.8
-        assert [(await caller.handle("t", execution_id=e.execution_id).describe()).timeout for e in (one, two)] == [0.5, 0.5]
+        assert [(await client.handle("t", execution_id=e.execution_id).describe()).timeout for e in (one, two)] == [0.5, 0.5]
 
 
 async def test_a_parent_hears_of_the_last_attempt(worker, caller):

@@ -83,11 +83,11 @@ async def test_a_waiting_activity_is_tried_now(worker, caller):
 
 
 @pytest.mark.parametrize("which", ["a", "hang"])
-async def test_an_activity_is_given_up(worker, caller, which):
+async def test_an_activity_is_given_up(worker, client, which):
     tries.clear()
     gates.append(asyncio.Event())
     async with worker(errands, stumble, hang):
-        handle = await caller.start(errands, which, id="e")
+        handle = await client.start(errands, which, id="e")
 
         async def under_way():
             found = (await handle.describe()).activities
@@ -110,42 +110,42 @@ async def dead(client, count):
     await eventually(check)
 
 
-async def test_dead_letters_by_cause_redriven_and_discarded(worker, caller):
+async def test_dead_letters_by_cause_redriven_and_discarded(worker, client):
     fixed.clear()
     async with worker(Broken):
-        handles = [await caller.start(Broken, kind, id=f"b-{n}") for n, kind in enumerate(["x", "x", "y"])]
-        await dead(caller, 3)
-        causes = await caller.dead_letters.causes()
+        handles = [await client.start(Broken, kind, id=f"b-{n}") for n, kind in enumerate(["x", "x", "y"])]
+        await dead(client, 3)
+        causes = await client.dead_letters.causes()
         assert [(c.type, c.error, c.count) for c in causes] == [
             ("Broken", "WorkflowMisuse", 2),
             ("Broken", "WorkflowMisuse", 1),
         ]
         assert "x #" in causes[0].message
-        by_filter = [letter async for letter in caller.dead_letters.list(workflow_id="b-2", page=1)]
+        by_filter = [letter async for letter in client.dead_letters.list(workflow_id="b-2", page=1)]
         assert [(letter.type, letter.state, letter.strikes) for letter in by_filter] == [("Broken", "RUNNING", 3)]
-        shown = await caller.dead_letters.show(handles[0].execution_id)
+        shown = await client.dead_letters.show(handles[0].execution_id)
         assert "x 4711" in shown.error.message
         assert (await handles[0].diagnose()).command == f"harvest dead-letters redrive {shown.execution_id}"
-        await caller.dead_letters.discard(handles[2].execution_id, "hopeless")
+        await client.dead_letters.discard(handles[2].execution_id, "hopeless")
         with pytest.raises(errors.WorkflowFailedError, match="discarded from the dead letters: hopeless"):
             await handles[2].result(timeout=10)
         fixed.append(True)
         for handle in handles[:2]:
-            await caller.dead_letters.redrive(handle.execution_id)
+            await client.dead_letters.redrive(handle.execution_id)
             assert await handle.result(timeout=10) == "x"
-        await dead(caller, 0)
+        await dead(client, 0)
 
 
-async def test_a_redrive_that_fails_comes_back(worker, caller):
+async def test_a_redrive_that_fails_comes_back(worker, client):
     fixed.clear()
     async with worker(Broken):
-        handle = await caller.start(Broken, "z", id="b")
-        await dead(caller, 1)
-        first = await caller.dead_letters.show(handle.execution_id)
-        await caller.dead_letters.redrive(handle.execution_id)
+        handle = await client.start(Broken, "z", id="b")
+        await dead(client, 1)
+        first = await client.dead_letters.show(handle.execution_id)
+        await client.dead_letters.redrive(handle.execution_id)
 
         async def again():
-            found = [letter async for letter in caller.dead_letters.list()]
+            found = [letter async for letter in client.dead_letters.list()]
             return bool(found) and found[0].at > first.at
 
         await eventually(again)
@@ -206,20 +206,20 @@ async def test_erasure_leaves_the_shape_of_a_history(worker, caller, dsn):
     await connection.close()
 
 
-async def test_erasure_is_of_one_attempt(worker, caller):
+async def test_erasure_is_of_one_attempt(worker, client):
     """L-4."""
     async with worker(Trader):
-        handle = await caller.start(Trader, 2, id="t", retry=AT_ONCE)
+        handle = await client.start(Trader, 2, id="t", retry=AT_ONCE)
         await handle.signal(Trader.note, "kept")
         await handle.signal(Trader.finish)
         assert await handle.result() == ["kept", "attempt 2"]
-        await caller.handle("t", execution_id=handle.execution_id).erase()
-        assert await caller.handle("t").result() == ["kept", "attempt 2"]
+        await client.handle("t", execution_id=handle.execution_id).erase()
+        assert await client.handle("t").result() == ["kept", "attempt 2"]
 
 
-async def test_triage_notes(worker, caller):
+async def test_triage_notes(worker, client):
     async with worker(Trader):
-        handle = await caller.start(Trader, id="t")
+        handle = await client.start(Trader, id="t")
         await handle.triage("looks odd", author="ada")
         await handle.triage("was the new tariff", status="resolved", author="bob")
         notes = await handle.triage_notes()
@@ -350,7 +350,7 @@ async def test_diagnoses(worker, client):
             await client.handle("nobody").diagnose()
 
 
-async def test_the_timeline(worker, caller):
+async def test_the_timeline(worker, client):
     @workflow.defn
     class Day:
         def __init__(self) -> None:
@@ -371,7 +371,7 @@ async def test_the_timeline(worker, caller):
 
     tries[:] = ["warm"]
     async with worker(Day, stumble):
-        handle = await caller.start(Day, id="d")
+        handle = await client.start(Day, id="d")
         await handle.update(Day.poke)
 
         async def shipped():
@@ -400,37 +400,37 @@ async def test_listing_letters_stops_at_its_limit(client):
 
 
 @pytest.mark.parametrize("touch", ["signal", "query", "pause"])
-async def test_a_redrive_works_whoever_looked_at_the_run_before(worker, caller, touch):
+async def test_a_redrive_works_whoever_looked_at_the_run_before(worker, client, touch):
     fixed.clear()
     async with worker(Broken):
-        handle = await caller.start(Broken, "z", id="b")
-        await dead(caller, 1)
+        handle = await client.start(Broken, "z", id="b")
+        await dead(client, 1)
         if touch == "signal":
             await handle.signal("word")
         elif touch == "query":
             with pytest.raises(errors.QueryFailed, match="parked"):
-                await caller.handle("b").query("anything", timeout=5)
+                await client.handle("b").query("anything", timeout=5)
         else:
             await handle.pause()
             await handle.resume()
-            await dead(caller, 1)
+            await dead(client, 1)
         fixed.append(True)
-        await caller.dead_letters.redrive(handle.execution_id)
+        await client.dead_letters.redrive(handle.execution_id)
         assert await handle.result(timeout=10) == "z"
 
 
-async def test_a_resume_gives_a_dead_run_a_new_chance(worker, caller):
+async def test_a_resume_gives_a_dead_run_a_new_chance(worker, client):
     fixed.clear()
     async with worker(Broken):
-        handle = await caller.start(Broken, "z", id="b")
-        await dead(caller, 1)
+        handle = await client.start(Broken, "z", id="b")
+        await dead(client, 1)
         await handle.pause()
     fixed.append(True)
     async with worker(Broken):
         assert (await handle.describe()).state == "PAUSED"
         await handle.resume()
         assert await handle.result(timeout=10) == "z"
-        await dead(caller, 0)
+        await dead(client, 0)
 
 
 async def test_commands_can_be_pasted(worker, client):

@@ -51,9 +51,9 @@ async def test_a_pause_before_the_first_decision(worker, caller):
         await handle.terminate()
 
 
-async def test_deadlines_stand_still(worker, caller):
+async def test_deadlines_stand_still(worker, client):
     async with worker(Trader):
-        handle = await caller.start(Trader, id="t", timeout=1.0, chain_timeout=1.0)
+        handle = await client.start(Trader, id="t", timeout=1.0, chain_timeout=1.0)
         assert await handle.query(Trader.attempt) == 1
         await handle.pause()
         await asyncio.sleep(1.2)  # the clock is the hub's: it has to pass
@@ -64,14 +64,14 @@ async def test_deadlines_stand_still(worker, caller):
         assert (described.deadline - described.created_at).total_seconds() > 2.0
 
 
-async def test_timers_that_passed_meanwhile_fire_at_the_resume(worker, caller):
+async def test_timers_that_passed_meanwhile_fire_at_the_resume(worker, client):
     @workflow.defn
     async def nap() -> str:
         await asyncio.sleep(0.6)
         return "rested"
 
     async with worker(nap):
-        handle = await caller.start(nap, id="n")
+        handle = await client.start(nap, id="n")
         await handle.pause()
         await asyncio.sleep(0.7)  # the timer's time passes
         assert "TimerFired" not in await types(handle)
@@ -174,10 +174,10 @@ async def test_what_runs_finishes_and_is_ingested_later(worker, caller):
         assert runs == ["queue"]
 
 
-async def test_activities_of_a_paused_run_are_not_tried_again(worker, caller):
+async def test_activities_of_a_paused_run_are_not_tried_again(worker, client):
     runs.clear()
     async with worker(errands, stumbling):
-        handle = await caller.start(errands, "stumbling", id="e")
+        handle = await client.start(errands, "stumbling", id="e")
         async with asyncio.timeout(10):
             while not runs:
                 await asyncio.sleep(0.01)
@@ -195,7 +195,7 @@ async def test_activities_of_a_paused_run_are_not_tried_again(worker, caller):
         await handle.terminate()
 
 
-async def test_a_run_whose_decisions_fail_can_be_paused(worker, caller):
+async def test_a_run_whose_decisions_fail_can_be_paused(worker, client):
     """The lever for a runaway: it need not wait for the next try of a broken run."""
 
     @workflow.defn
@@ -203,7 +203,7 @@ async def test_a_run_whose_decisions_fail_can_be_paused(worker, caller):
         raise SystemExit
 
     async with worker(broken):
-        handle = await caller.start(broken, id="b")
+        handle = await client.start(broken, id="b")
         async with asyncio.timeout(10):
             while (await handle.describe()).error is None:
                 await asyncio.sleep(0.01)

@@ -67,18 +67,20 @@ async def kid(n: int) -> int:
 
 @workflow.defn
 class Ledger:
-    """Does a bit of everything, over and over, and keeps each signal it is sent."""
+    """Does a bit of everything, over and over, and keeps each signal it is sent. Its first `fails` attempts fail at the end."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
         self.closing = False
 
     @workflow.run
-    async def run(self, rounds: int) -> list[int]:
+    async def run(self, rounds: int, fails: int = 0) -> list[int]:
         for n in range(rounds):
             assert await small(n) == n
             found = await asyncio.gather(medium(n), workflow.start_activity(large, n), kid(n), asyncio.sleep(0.02))
             assert found[:3] == [n, n, n]
+        if workflow.info().attempt <= fails:
+            raise ValueError("once more")
         await workflow.wait_until(lambda: self.closing)
         return self.seen
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from harvest import Client, errors
 from harvest.core.replay import decode_history
 from harvest.testing import Replayer
 from tests.faults import flows
-from tests.faults.flows import Ledger, Till, pay_in
+from tests.faults.flows import FAST, Ledger, Till, pay_in
 
 AWAY = (errors.HubUnreachable, errors.NoAnswer, errors.QueryTimeout, TimeoutError)
 
@@ -120,10 +121,13 @@ class Traffic:
 
     async def _converse(self, name: str, dice: random.Random) -> None:
         book = Book()
-        await self._surely(lambda: self.client.start(Ledger, self.rounds, id=name, conflict="use_existing"))
+        fails = dice.choice((0, 0, 2))
+        start = functools.partial(self.client.start, Ledger, self.rounds, fails, id=name, conflict="use_existing", retry=FAST)
+        await self._surely(start)
         handle = self.client.handle(name, Ledger)
         for n in range(1, dice.randint(3, self.messages)):
-            kind = dice.random()
+            # The next attempt sees every signal again, and no update that was answered.
+            kind = dice.random() * (0.7 if fails else 1.0)
             if kind < 0.4:
                 await self._surely(lambda n=n: handle.signal(Ledger.put, n, idempotency_key=f"k{n}"))
                 book.sent.append(n)
@@ -142,6 +146,9 @@ class Traffic:
             await asyncio.sleep(dice.uniform(0, 0.04))
         await self._surely(lambda: handle.signal(Ledger.close, idempotency_key="close"))
         result = await self._surely(lambda: handle.result(timeout=60))
+        attempts = [run.state for run in await self._surely(handle.chain)]
+        if attempts != ["FAILED"] * fails + ["COMPLETED"]:
+            self.counts.violations.append(f"{name}: its attempts are {attempts}")
         await self._audit(name, book, Counter(result))
         self.counts.runs += 1
 
