@@ -281,12 +281,12 @@ async def test_a_request_to_reset_does_not_follow_to_the_next_attempt(worker, ca
         assert await handle.result() == ["attempt 2"]
 
 
-async def test_a_fork_is_replayed_like_any_run(worker, caller, client):
+async def test_a_fork_is_replayed_like_any_run(worker, client):
     """Its history begins with that of another execution, and goes on as its own."""
     calls.clear()
     gates.append(asyncio.Event())
-    async with worker(Order, price, ship):
-        handle = await caller.start(Order, "book", id="o")
+    async with worker(Order, price, ship, drain_timeout=0.05):
+        handle = await client.start(Order, "book", id="o")
         await handle.signal(Order.say, "go")
         await seen(handle, "ActivityScheduled")
         async with asyncio.timeout(10):

@@ -399,7 +399,7 @@ async def test_listing_letters_stops_at_its_limit(client):
         _ = [letter async for letter in client.dead_letters.list(page=0)]
 
 
-@pytest.mark.parametrize("touch", ["signal", "query", "pause"])
+@pytest.mark.parametrize("touch", ["signal", "pause"])
 async def test_a_redrive_works_whoever_looked_at_the_run_before(worker, client, touch):
     fixed.clear()
     async with worker(Broken):
@@ -407,9 +407,6 @@ async def test_a_redrive_works_whoever_looked_at_the_run_before(worker, client, 
         await dead(client, 1)
         if touch == "signal":
             await handle.signal("word")
-        elif touch == "query":
-            with pytest.raises(errors.QueryFailed, match="parked"):
-                await client.handle("b").query("anything", timeout=5)
         else:
             await handle.pause()
             await handle.resume()
