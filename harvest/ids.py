@@ -7,7 +7,7 @@ import time
 from hashlib import sha256
 from uuid import UUID
 
-from harvest.errors import PayloadError
+from harvest.errors import ConfigError, PayloadError
 
 PARTITIONS = 512
 NAME_CAP = 200
@@ -82,6 +82,14 @@ def check_priority(what: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -1000 <= value <= 1000:
         raise PayloadError(what, f"must be a whole number from -1000 to 1000, got {value!r}")
     return value
+
+
+def as_uuid(name: str, value: UUID | str) -> UUID:
+    """An execution id as people have it. Raises `ConfigError` for what is none."""
+    try:
+        return value if isinstance(value, UUID) else UUID(value)
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigError(name, f"must be a UUID, got {value!r}") from None
 
 
 def new_id() -> UUID:

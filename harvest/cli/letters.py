@@ -15,6 +15,7 @@ from harvest.cli.modules import load_modules
 from harvest.cli.runs import Json, Url, opened, parse_execution, say
 from harvest.client import DeadLetter
 from harvest.errors import ConfigError, HarvestError
+from harvest.failure import Failure
 from harvest.testing.replayer import Replayed, Replayer
 
 app = typer.Typer(help="Runs that nobody can decide, or that reached the cap of history.", no_args_is_help=True)
@@ -51,7 +52,10 @@ def list_letters(
     if json:
         output.print_json(found)
         return
-    rows = [[d.execution_id, d.workflow_id, d.type, d.state, d.at, f"{d.error.type}: {d.error.message}"[:100]] for d in found]
+    rows = [
+        [d.execution_id, d.workflow_id, d.type, d.state, d.at, f"{d.error.type}: {d.error.message}".partition("\n")[0][:100]]
+        for d in found
+    ]
     output.print_table(["execution", "workflow id", "type", "state", "at", "error"], rows)
 
 
@@ -67,7 +71,7 @@ def causes(type: Type = None, queue: Queue = None, url: Url = "", json: Json = F
     if json:
         output.print_json(found)
         return
-    rows = [[c.count, c.type, c.error, c.message[:100], c.newest, c.example] for c in found]
+    rows = [[c.count, c.type, c.error, c.message.partition("\n")[0][:100], c.newest, c.example] for c in found]
     output.print_table(["count", "type", "error", "message", "newest", "example"], rows)
 
 
@@ -88,7 +92,12 @@ def show(execution_id: str, url: Url = "", json: Json = False) -> None:
         if name != "error":
             output.print_text(f"{name:>14}  {value}")
     output.print_text(f"{'error':>14}  {found.error.type}: {found.error.message}")
-    output.print_text(found.error.stack or "")
+    cause: Failure | None = found.error
+    while cause is not None:
+        if cause is not found.error:
+            output.print_text(f"{'caused by':>14}  {cause.type}: {cause.message}")
+        output.print_text(cause.stack or "")
+        cause = cause.cause
 
 
 @app.command()
@@ -178,7 +187,7 @@ def replay(
         for result in bad:
             output.print_text(f"breaks {result.type} {result.workflow_id}: {result.error}")
         output.print_text(
-            f"{len(found) - len(bad)} of {len(found)} histories fit: `harvest dead-letters redrive` tries them again"
+            f"{len(found) - len(bad)} of {len(found)} histories fit (the decision that failed is in none: redrive tells)"
         )
     if bad:
         raise typer.Exit(1)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -84,7 +83,7 @@ def chain(id: Id, execution_id: Execution = None, url: Url = "", json: Json = Fa
             run.state,
             run.created_at,
             run.closed_at,
-            "" if run.failure is None else f"{run.failure.type}: {run.failure.message}"[:100],
+            "(erased)" if run.erased_at else "" if run.failure is None else f"{run.failure.type}: {run.failure.message}"[:100],
         ]
         for run in found
     ]
@@ -139,15 +138,18 @@ def timeline(id: Id, execution_id: Execution = None, url: Url = "", json: Json =
         output.print_json(found)
         return
     first = min(span.started_at for span in found)
-    last = max(max(span.started_at, span.ended_at or span.started_at) for span in found)
-    rows = [[s.kind, s.name, s.started_at, s.outcome or "under way", _bar(s, first, last)] for s in found]
+    last = max(span.ended_at or datetime.now(UTC) for span in found)
+    rows = [
+        [s.kind, s.name, s.started_at, s.outcome or ("" if s.ended_at else "under way"), _bar(s, first, last)] for s in found
+    ]
     output.print_table(["kind", "name", "began", "outcome", f"{first:%H:%M:%S} … {last:%H:%M:%S}"], rows)
 
 
 def _bar(span: Span, first: datetime, last: datetime) -> str:
+    width = min(WIDTH, max(12, output.console.width - 68))
     whole = max((last - first).total_seconds(), 1e-6)
-    begin = int((span.started_at - first).total_seconds() / whole * (WIDTH - 1))
-    end = WIDTH - 1 if span.ended_at is None else int((span.ended_at - first).total_seconds() / whole * (WIDTH - 1))
+    begin = int((span.started_at - first).total_seconds() / whole * (width - 1))
+    end = width - 1 if span.ended_at is None else int((span.ended_at - first).total_seconds() / whole * (width - 1))
     return " " * begin + ("·" if span.ended_at == span.started_at else "━" * max(1, end - begin))
 
 
@@ -186,11 +188,18 @@ def hold(
     """Keep a run from being erased, or lift that hold."""
     if lift is (reason is not None):
         raise ConfigError("reason", "give a reason, or --lift", hint='harvest run hold ID "case 17"')
+    run = on_handle(url, id, lambda h: h.describe(), execution_id)
+    this = str(run.execution_id)
     if lift:
-        on_handle(url, id, lambda h: h.lift_hold(), execution_id)
+        on_handle(url, id, lambda h: h.lift_hold(), this)
     else:
-        on_handle(url, id, lambda h: h.hold(reason or "", author=author), execution_id)
-    say(json, {"held": not lift, "workflow_id": id}, f"{'lifted the hold on' if lift else 'holding'} {id}")
+        on_handle(url, id, lambda h: h.hold(reason or "", author=author), this)
+    what = "lifted the hold on" if lift else "holding"
+    say(
+        json,
+        {"held": not lift, "workflow_id": id, "execution_id": this},
+        f"{what} {id}, attempt {run.attempt} (execution {this})",
+    )
 
 
 @app.command()
@@ -202,9 +211,12 @@ def erase(
     json: Json = False,
 ) -> None:
     """Overwrite every payload of a closed run, for good."""
-    output.confirm(f"Erase the payloads of {id}? They cannot be brought back.", yes=yes, as_json=json)
-    count = on_handle(url, id, lambda h: h.erase(), execution_id)
-    say(json, {"erased": id, "decisions": count}, f"erased the payloads of {id} ({count} decisions)")
+    run = on_handle(url, id, lambda h: h.describe(), execution_id)
+    which = f"{id}, attempt {run.attempt} (execution {run.execution_id}, {run.state})"
+    output.confirm(f"Erase the payloads of {which}? They cannot be brought back.", yes=yes, as_json=json)
+    count = on_handle(url, id, lambda h: h.erase(), str(run.execution_id))
+    body = {"erased": id, "execution_id": run.execution_id, "decisions": count}
+    say(json, body, f"erased the payloads of {which}: {count} decisions. `harvest run chain` lists the others")
 
 
 @app.command()
@@ -293,11 +305,12 @@ def list_activities(id: Id, execution_id: Execution = None, url: Url = "", json:
     if json:
         output.print_json(found)
         return
-    rows = [
-        [a["seq"], a["name"], a["queue"], a["state"], a["attempt"], jsonlib.dumps(a["failure"])[:100] if a["failure"] else ""]
-        for a in found
-    ]
+    rows = [[a["seq"], a["name"], a["queue"], a["state"], a["attempt"], _said(a["failure"])] for a in found]
     output.print_table(["seq", "name", "queue", "state", "attempt", "last failure"], rows)
+
+
+def _said(failure: dict[str, Any] | None) -> str:
+    return "" if failure is None else f"{failure.get('type', 'Exception')}: {failure['message']}"[:100]
 
 
 @activity.command("retry-now")

@@ -36,7 +36,9 @@ def checked_filters(filters: BulkFilters, everything: bool) -> dict[str, Any]:
         raise ConfigError(unknown[0], "not a filter", hint=f"known filters: {', '.join(sorted(BulkFilters.__annotations__))}")
     given: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
     if not given and not everything:
-        raise ConfigError("filters", "none given: this would act on every open run", hint="say everything=True if you mean it")
+        raise ConfigError(
+            "filters", "none given: this would act on every open run", hint="everything=True (--all) if you mean it"
+        )
     state = given.get("state")
     if state not in (None, "RUNNING", "PAUSED"):
         raise ConfigError("state", f"must be RUNNING or PAUSED, got {state!r}: only open runs can be acted on")
@@ -67,7 +69,7 @@ def act_of(
     if verb not in VERBS:
         raise ConfigError("verb", f"must be one of {', '.join(VERBS)}, got {verb!r}")
     if (signal is not None) is not (verb == "signal"):
-        raise ConfigError("signal", "goes with the verb signal, and only with it")
+        raise ConfigError("signal", "goes with the verb signal, and only with it", hint="signal=NAME (--signal NAME)")
     if reason:
         check_name("reason", reason, 10_000)
     if verb == "signal":

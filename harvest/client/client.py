@@ -28,7 +28,7 @@ from harvest.hub import executions, workers
 from harvest.hub.database import Database, Session, explained
 from harvest.hub.migrate import check_version
 from harvest.hub.sqlstate import DATABASE_ERRORS
-from harvest.ids import check_build, check_name, pool_of
+from harvest.ids import as_uuid, check_build, check_name, pool_of
 from harvest.operations import bulk, doctor, fleet, switch
 from harvest.operations import entity_sql as sql_over_entities
 from harvest.operations import start as starting
@@ -219,8 +219,8 @@ class Client:
 
     def handle(self, workflow_id: str, workflow: Any = None, *, execution_id: UUID | None = None) -> WorkflowHandle[Any]:
         """A handle on a run by its id; `workflow` gives its types. With `execution_id`: on that one and its attempts."""
-        if execution_id is not None and not isinstance(execution_id, UUID):
-            raise ConfigError("execution_id", f"must be a UUID, got {execution_id!r}")
+        if execution_id is not None:
+            execution_id = as_uuid("execution_id", execution_id)
         definition = None if workflow is None else definition_of(workflow)
         typed = definition if isinstance(definition, WorkflowDefinition) else None
         return WorkflowHandle(self.site, workflow_id, execution_id, typed, pinned=execution_id is not None)
@@ -339,6 +339,8 @@ class Client:
         check_count("parallel", parallel, 1)
         check_count("limit", limit, 0)
         found = checked_filters(filters, everything)
+        if verb in ("pause", "resume"):
+            found.setdefault("state", "RUNNING" if verb == "pause" else "PAUSED")
         return await bulk.run(self.site, verb, act, found, dry_run=dry_run, limit=limit, parallel=parallel, progress=progress)
 
     async def counts(self, type: str | None = None, *, entities: bool = False) -> dict[str, int]:

@@ -121,6 +121,7 @@ class ChainLink:
     closed_at: datetime | None
     failure: Failure | None
     reset_decision: int | None
+    erased_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,10 +312,8 @@ class WorkflowHandle(Operated, Generic[T]):
     # --- looking at it
 
     async def describe(self) -> Description:
-        row = await executions.describe(self._site.db, workflow_id=self.id, execution_id=self.execution_id)
-        if row is None:
-            raise WorkflowNotFound(f"no run has the workflow id {self.id!r}")
-        return description_of(row)
+        """The execution it was made for, else the newest. Raises `WorkflowNotFound`."""
+        return description_of(await again.exactly(self._site, self.id, self.execution_id))
 
     async def chain(self, *, limit: int = 1000) -> Sequence[ChainLink]:
         """All runs that belong together, oldest first: attempts, continuations, resets and reruns."""

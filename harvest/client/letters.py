@@ -8,8 +8,8 @@ from uuid import UUID
 
 from harvest.client.bulk import check_count
 from harvest.definitions.options import Span, seconds
-from harvest.errors import ConfigError, WorkflowNotFound
-from harvest.ids import check_name
+from harvest.errors import WorkflowNotFound
+from harvest.ids import as_uuid, check_name
 from harvest.operations import dead_letters
 from harvest.operations.dead_letters import Cause, DeadLetter
 from harvest.operations.site import Site
@@ -62,22 +62,23 @@ class DeadLetters:
                 merged[key] = cause if known is None else _sum(known, cause)
         return sorted(merged.values(), key=lambda c: -c.count)
 
-    async def show(self, execution_id: UUID) -> DeadLetter:
+    async def show(self, execution_id: UUID | str) -> DeadLetter:
         """Raises `WorkflowNotFound`."""
+        execution_id = as_uuid("execution_id", execution_id)
         return await dead_letters.show(await self._home(execution_id), execution_id)
 
-    async def redrive(self, execution_id: UUID) -> None:
+    async def redrive(self, execution_id: UUID | str) -> None:
         """Has a parked run decided again. Raises `WorkflowNotFound`, `NotRedrivable`."""
+        execution_id = as_uuid("execution_id", execution_id)
         await dead_letters.redrive(await self._home(execution_id), execution_id)
 
-    async def discard(self, execution_id: UUID, reason: str = "", *, timeout: Span = 10.0) -> None:
+    async def discard(self, execution_id: UUID | str, reason: str = "", *, timeout: Span = 10.0) -> None:
         """Puts a letter away and terminates its run if it is open. Raises `WorkflowNotFound`, `NoAnswer`."""
+        execution_id = as_uuid("execution_id", execution_id)
         site = await self._home(execution_id)
         await dead_letters.discard(site, execution_id, reason, seconds("timeout", timeout) or 10.0)
 
     async def _home(self, execution_id: UUID) -> Site:
-        if not isinstance(execution_id, UUID):
-            raise ConfigError("execution_id", f"must be a UUID, got {execution_id!r}")
         for site in self._sites[:-1]:
             try:
                 await dead_letters.show(site, execution_id)

@@ -41,8 +41,8 @@ class RetryPolicy:
     """When and how often to try again.
 
     `max_attempts` counts the first try; 0 means without end. Waits grow from `initial` by `factor` up to
-    `cap`, spread by ±`jitter` (0..1). `non_retryable` lists error types (class names, or the `type` of an
-    `ApplicationError`) that fail at once.
+    `cap` (no less than `initial`), spread by ±`jitter` (0..1). `non_retryable` lists error types (class names, or the
+    `type` of an `ApplicationError`) that fail at once.
     """
 
     max_attempts: int = 0
@@ -72,7 +72,7 @@ class RetryPolicy:
             max_attempts=self.max_attempts,
             initial=seconds("RetryPolicy.initial", self.initial) or 1.0,
             factor=self.factor,
-            cap=seconds("RetryPolicy.cap", self.cap) or 60.0,
+            cap=max(seconds("RetryPolicy.cap", self.cap) or 60.0, seconds("RetryPolicy.initial", self.initial) or 1.0),
             jitter=self.jitter,
             non_retryable=tuple(t if isinstance(t, str) else t.__name__ for t in self.non_retryable),
         )

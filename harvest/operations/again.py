@@ -119,7 +119,7 @@ def point_of(source: UUID, decisions: Sequence[StoredDecision], wanted: int | No
     """The decision to fork after. Raises `ResetRefused`, saying which ones would do. Pure."""
     good = [d.decision for d in decisions if not any(isinstance(c, ev.Closing) for c in ev.decode_events(d.events)[1])]
     if not good:
-        raise ResetRefused(source, "it has no decision to go back to", "rerun it: it begins from its input again")
+        raise ResetRefused(source, "it has no decision to go back to", "end it if it is open, and rerun it")
     chosen = good[-1] if wanted is None else wanted
     if chosen not in good:
         raise ResetRefused(source, f"decision {wanted} is none to go back to", f"choose one from {good[0]} to {good[-1]}")

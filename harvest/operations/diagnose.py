@@ -79,6 +79,14 @@ async def _awaits(site: Site, row: Any) -> list[Awaitable] | None:
     return msgspec.json.decode(raw, type=list[Awaitable])
 
 
+def span(seconds: float) -> str:
+    """A length of time as people say it."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
 Verdict = tuple[str, str, str | None]
 
 
@@ -121,7 +129,9 @@ def _paused(facts: Facts) -> Verdict | None:
     if facts.run["state"] != "PAUSED":
         return None
     since = f"{facts.run['paused_at']:%Y-%m-%d %H:%M:%S} UTC"
-    return "paused", f"it is paused since {since}", _run(facts, "run resume")
+    error = facts.run["error"]
+    failing = "" if error is None else f"; its decisions failed before: {decode_failure(error).message.partition(chr(10))[0]}"
+    return "paused", f"it is paused since {since}{failing}", _run(facts, "run resume")
 
 
 def _failing(facts: Facts) -> Verdict | None:
@@ -130,9 +140,11 @@ def _failing(facts: Facts) -> Verdict | None:
         return None
     error = decode_failure(run["error"])
     if (run["strikes"] or 0) >= STRIKES:
-        sentence = f"it is in the dead letters, its decisions fail: {error.type}: {error.message}"
+        sentence = f"it is in the dead letters, its decisions fail: {error.type}: {error.message.partition(chr(10))[0]}"
         return "dead", sentence, f"harvest dead-letters redrive {run['execution_id']}"
-    sentence = f"its last decision failed ({run['strikes']} of {STRIKES} strikes): {error.type}: {error.message}"
+    sentence = (
+        f"its last decision failed ({run['strikes']} of {STRIKES} strikes): {error.type}: {error.message.partition(chr(10))[0]}"
+    )
     return "failing", sentence, _run(facts, "run pause")
 
 
@@ -165,7 +177,7 @@ def _not_begun(facts: Facts) -> Verdict | None:
         return None
     left = (task["due_at"] - facts.now).total_seconds()
     what = "its start is delayed" if run["attempt"] == 1 else f"attempt {run['attempt']} waits for its back-off"
-    return "delayed", f"{what}: it begins in {left:.0f} s", None
+    return "delayed", f"{what}: it begins in {span(left)}", None
 
 
 def _unlooked(facts: Facts) -> Verdict | None:
@@ -175,10 +187,10 @@ def _unlooked(facts: Facts) -> Verdict | None:
     if mail:
         waits = (facts.now - min(w["since"] for w in mail)).total_seconds()
         kinds = ", ".join(sorted(w["name"] for w in mail))
-        return "unread", f"mail ({kinds}) has been waiting for {waits:.0f} s, its worker is behind or stuck", "harvest doctor"
+        return "unread", f"mail ({kinds}) has been waiting for {span(waits)}, its worker is behind or stuck", "harvest doctor"
     if overdue and (facts.now - facts.task["due_at"]).total_seconds() > LATE:
         late = (facts.now - facts.task["due_at"]).total_seconds()
-        return "overdue", f"it has been due for {late:.0f} s, and its worker is behind or stuck", "harvest doctor"
+        return "overdue", f"it has been due for {span(late)}, and its worker is behind or stuck", "harvest doctor"
     return None
 
 
@@ -197,7 +209,7 @@ def _awaiting(facts: Facts) -> Verdict | None:
     until = ""
     if timers:
         soonest = min(a.due_us or 0 for a in timers) / 1e6
-        until = f"a timer in {max(0.0, soonest - facts.now.timestamp()):.0f} s"
+        until = f"a timer in {span(soonest - facts.now.timestamp())}"
     if signals:
         more = f", or {until}" if until else ""
         sentence = f"it waits for the signal {' or '.join(map(repr, signals))}{more}"
@@ -217,15 +229,15 @@ def _activity(facts: Facts, task: Any) -> Verdict:
     seq, name, queue = task["seq"], task["name"], task["queue"]
     if task["state"] == "running":
         held = (facts.now - task["since"]).total_seconds()
-        sentence = f"activity {name!r} ({seq}) has been under way for {held:.0f} s, attempt {task['attempt']}"
+        sentence = f"activity {name!r} ({seq}) has been under way for {span(held)}, attempt {task['attempt']}"
         return "activity_running", sentence, _run(facts, "activity fail-now", after=str(seq))
     if task["state"] == "done":
         return "activity_done", f"activity {name!r} ({seq}) is done, and its result is about to be read", None
     failure = "" if task["failure"] is None else f" after {decode_failure(task['failure']).message!r}"
     if task["due_at"] > facts.now:
         left = (task["due_at"] - facts.now).total_seconds()
-        sentence = f"activity {name!r} ({seq}) is tried again in {left:.0f} s{failure}, attempt {task['attempt']}"
+        sentence = f"activity {name!r} ({seq}) is tried again in {span(left)}{failure}, attempt {task['attempt']}"
         return "activity_backoff", sentence, _run(facts, "activity retry-now", after=str(seq))
     waited = (facts.now - task["due_at"]).total_seconds()
-    sentence = f"activity {name!r} ({seq}) has been waiting in queue {queue!r} for {waited:.0f} s"
+    sentence = f"activity {name!r} ({seq}) has been waiting in queue {queue!r} for {span(waited)}"
     return "activity_queued", sentence, f"harvest worker MODULE --queue {shlex.quote(queue_of(queue))}"

@@ -452,3 +452,18 @@ async def test_what_is_no_id_or_filter_is_named(client):
         await client.bulk("cancel", after="2020")
     with pytest.raises(errors.PayloadError, match="NUL"):
         await client.bulk("cancel", search_attributes={"a": "\x00"})
+
+
+async def test_an_execution_of_another_run_is_refused(worker, client):
+    async with worker(Trader):
+        one, other = await client.start(Trader, id="one"), await client.start(Trader, id="other")
+        mixed = client.handle("one", execution_id=str(other.execution_id))
+        for act in (mixed.describe(), mixed.terminate(), mixed.hold("x"), mixed.erase(), mixed.diagnose(), mixed.rerun()):
+            with pytest.raises(errors.WorkflowNotFound, match="'one'|'other'"):
+                await act
+        await client.bulk("terminate", type="Trader", dry_run=False)
+        assert (await one.describe()).state == "TERMINATED"
+
+
+def test_the_first_wait_is_never_cut():
+    assert RetryPolicy(initial=3600).spec().cap == 3600

@@ -69,7 +69,7 @@ with recursive back as (
     union all select execution_id from executions where rerun_of_exec_id = f.execution_id) x
   where f.n < :most
 )
-select e.execution_id, e.workflow_id, e.type, e.state, e.attempt, e.created_at, e.closed_at, e.failure, e.reset_decision,
+select e.execution_id, e.workflow_id, e.type, e.state, e.attempt, e.created_at, e.closed_at, e.failure, e.reset_decision, e.erased_at,
   case when e.reset_of_exec_id is not null then 'reset' when e.retry_of_exec_id is not null then 'retry'
        when e.continued_from is not null then 'continued' when e.rerun_of_exec_id is not null then 'rerun' else 'start' end as link,
   coalesce(e.reset_of_exec_id, e.retry_of_exec_id, e.continued_from, e.rerun_of_exec_id) as came_from
