@@ -459,7 +459,7 @@ async def test_an_execution_of_another_run_is_refused(worker, client):
         one, other = await client.start(Trader, id="one"), await client.start(Trader, id="other")
         mixed = client.handle("one", execution_id=str(other.execution_id))
         for act in (mixed.describe(), mixed.terminate(), mixed.hold("x"), mixed.erase(), mixed.diagnose(), mixed.rerun()):
-            with pytest.raises(errors.WorkflowNotFound, match="'one'|'other'"):
+            with pytest.raises(errors.WorkflowNotFound, match=r"'(one|other)'"):
                 await act
         await client.bulk("terminate", type="Trader", dry_run=False)
         assert (await one.describe()).state == "TERMINATED"
