@@ -206,11 +206,16 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Session]:
-        """A transaction on a pooled connection; not retried."""
+        """A transaction on a pooled connection; not retried. `HubUnreachable` when the database goes away in it."""
         if self._pool is None:
             raise HubUnreachable("the connection is closed", hint="open it with `async with`")
-        async with self._pool.acquire() as connection, connection.transaction():
-            yield Session(cast("asyncpg.Connection[Any]", connection))
+        try:
+            async with self._pool.acquire() as connection, connection.transaction():
+                yield Session(cast("asyncpg.Connection[Any]", connection))
+        except DATABASE_ERRORS as exc:
+            if trouble_of(exc) is Trouble.AWAY:
+                raise explained(exc, self.dsn) from exc
+            raise
 
     @asynccontextmanager
     async def user_transaction(self) -> AsyncIterator[Any]:
