@@ -311,10 +311,10 @@ class Cluster:
 
     async def _owners(self, connection: asyncpg.Connection) -> list[dict[str, object]]:
         rows = await connection.fetch(
-            "select w.pid, w.state, w.grants, w.refusals, count(p.*), now() - w.scanned_at as scanned,"
+            "select w.pid, w.state, w.grants, w.refusals::text, count(p.*), now() - w.scanned_at as scanned,"
             " w.lease_until - now() as lease from harvest.workers w full join harvest.partitions p using (worker_id)"
             " where w.state <> 'stopped' or p.partition is not null"
-            " group by 1, 2, 3, 4::text, w.refusals::text, w.scanned_at, w.lease_until"
+            " group by 1, 2, 3, 4, w.scanned_at, w.lease_until"
         )
         return [dict(row) for row in rows]
 
@@ -370,6 +370,7 @@ class Faults:
 
     async def hold(self, member: Member) -> None:
         """Packets are lost and nothing is closed: the lease is what is left."""
+        await self.cluster.supervise()  # somebody has to be there who can take over
         member.healthy = False
         member.proxy.hold()
         await self.cluster.given_up(member, 10 * self.ttl)
