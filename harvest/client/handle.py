@@ -26,7 +26,7 @@ from harvest.hub.database import Row
 from harvest.ids import WORKFLOW_ID_CAP, check_name
 from harvest.operations import again, follow, message, pause, query, update
 from harvest.operations.follow import Outcome
-from harvest.operations.live import find, live_attempt
+from harvest.operations.live import exactly, find, live_attempt
 from harvest.operations.site import Site
 from harvest.workflow import UpdateMethod
 
@@ -313,7 +313,7 @@ class WorkflowHandle(Operated, Generic[T]):
 
     async def describe(self) -> Description:
         """The execution it was made for, else the newest. Raises `WorkflowNotFound`."""
-        return description_of(await again.exactly(self._site, self.id, self.execution_id))
+        return description_of(await exactly(self._site, self.id, self.execution_id))
 
     async def chain(self, *, limit: int = 1000) -> Sequence[ChainLink]:
         """All runs that belong together, oldest first: attempts, continuations, resets and reruns."""

@@ -15,9 +15,9 @@ from harvest.hub import diagnosis
 from harvest.ids import check_name
 from harvest.operations import activities, care
 from harvest.operations import diagnose as diagnosing
-from harvest.operations.again import exactly
 from harvest.operations.care import Note
 from harvest.operations.diagnose import Diagnosis
+from harvest.operations.live import exactly
 from harvest.operations.query import query
 from harvest.operations.site import Site
 from harvest.operations.timeline import Span as Stretch

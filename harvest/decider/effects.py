@@ -93,9 +93,10 @@ class Effects:
         if future is not None:
             refuse(future, Answer(failure_of(reason), rejected=True))
         else:
-            self._replied(run, update_id)
+            self.replied(run, update_id)
 
-    def _replied(self, run: Run, update_id: str) -> None:
+    def replied(self, run: Run, update_id: str) -> None:
+        """Its mailbox row has an answer: who waits for it is told, here and elsewhere."""
         decider = self.decider
         decider.router.wake(REPLY, reply_key(run.workflow_id, update_id))
         decider.notifier.reply(run.workflow_id, update_id)
@@ -190,7 +191,7 @@ class Effects:
         run.remote_updates.discard(command.update_id)
         future = run.updates.pop(command.update_id, None)
         if future is None:
-            self._replied(run, command.update_id)
+            self.replied(run, command.update_id)
         elif isinstance(command, ev.UpdateCompleted):
             resolve(future, command.result)
         else:
@@ -247,7 +248,7 @@ class Effects:
             decider.hands.cancel(run.execution_id, seq)
         carried = draft.fork is not None
         for update_id in () if carried else run.remote_updates:
-            self._replied(run, update_id)
+            self.replied(run, update_id)
         for caller in left_waiting(draft) if is_entity(run.workflow_id) else ():
             self._answer(caller, ev.CallFailed(caller.seq, unfinished(draft.state)))
         for future in run.updates.values():

@@ -10,12 +10,11 @@ from uuid import UUID
 
 from harvest.backoff import Backoff
 from harvest.clock import MICRO
-from harvest.core.events import PauseRequested
 from harvest.core.replay import StoredDecision
 from harvest.core.standing import INSPECTIONS, inspect
 from harvest.decider.effects import refuse, resolve
 from harvest.decider.pauses import knocked, pausing
-from harvest.decisions.decide import ENDING, begins_later
+from harvest.decisions.decide import ENDING, HALTING, begins_later
 from harvest.decisions.leftovers import put_away
 from harvest.decisions.load import Loaded, describe_run, load, rebuild
 from harvest.decisions.run import Delivery, Run
@@ -102,7 +101,7 @@ class Loader:
         if ending(run) or pausing(run):
             return True
         if run.loaded is not None:
-            return any(isinstance(d.arrival, (*ENDING, PauseRequested)) for d in run.loaded.deliveries)
+            return any(isinstance(d.arrival, HALTING) for d in run.loaded.deliveries)
         if run.mail and not run.loading:
             self.needs_load(run)
         return False

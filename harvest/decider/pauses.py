@@ -10,7 +10,6 @@ from harvest.decisions.load import Loaded
 from harvest.decisions.run import Run
 from harvest.hub import workflow_tasks
 from harvest.hub.commit import Committed
-from harvest.wakes.topics import REPLY, reply_key
 
 if TYPE_CHECKING:
     from harvest.decider.decider import Decider
@@ -34,8 +33,7 @@ def landed(decider: Decider, draft: Draft, committed: Committed) -> None:
         return
     for delivery in draft.deliveries:
         if isinstance(delivery.arrival, PauseRequested):
-            decider.router.wake(REPLY, reply_key(run.workflow_id, delivery.arrival.key))
-            decider.notifier.reply(run.workflow_id, delivery.arrival.key)
+            decider.effects.replied(run, delivery.arrival.key)
     if decider.shelf is not None:
         decider.shelf.forget(run.execution_id, run.partition)
     decider.unclaim(run)

@@ -24,7 +24,7 @@ HISTORY_CAP = 51_200
 SLOW_DRIVE = 2.0
 _FINISHED = (ev.ActivityCompleted, ev.ActivityFailed)
 ENDING = (ev.TerminateRequested, ev.DeadlinePassed, ev.HistoryCapReached, ev.ResetRequested)
-_HALTING = (*ENDING, ev.PauseRequested)
+HALTING = (*ENDING, ev.PauseRequested)
 _CLOSED_STATES: dict[type, str] = {
     ev.RunCompleted: "COMPLETED",
     ev.RunFailed: "FAILED",
@@ -129,14 +129,14 @@ def begins_later(run: Run, now_us: int) -> bool:
     due = run.stored[1]
     if run.decision or run.stored[0] != "pending" or due is None or due <= now_us:
         return False
-    return not any(isinstance(d.arrival, (*_HALTING, ev.CancelRequested)) for d in run.queue)
+    return not any(isinstance(d.arrival, (*HALTING, ev.CancelRequested)) for d in run.queue)
 
 
 def halting(run: Run, deliveries: list[Delivery], now_us: int) -> Delivery | None:
     """The arrival that ends the run without asking its code, else one that pauses it, if there is one."""
     pause = None
     for delivery in deliveries:
-        if isinstance(delivery.arrival, _HALTING):
+        if isinstance(delivery.arrival, HALTING):
             if not isinstance(delivery.arrival, ev.PauseRequested):
                 return delivery
             pause = delivery

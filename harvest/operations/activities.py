@@ -8,7 +8,7 @@ from uuid import UUID
 from harvest.errors import ActivityNotFound
 from harvest.failure import Failure, encode_failure
 from harvest.hub import activity_tasks
-from harvest.operations.again import exactly
+from harvest.operations.live import exactly
 from harvest.operations.site import Site
 
 GIVEN_UP = "FailedByOperator"

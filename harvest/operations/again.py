@@ -9,7 +9,7 @@ from uuid import UUID
 
 from harvest.core import events as ev
 from harvest.core.replay import StoredDecision
-from harvest.errors import NoAnswer, RerunRefused, ResetRefused, WorkflowAlreadyStarted, WorkflowClosed, WorkflowNotFound
+from harvest.errors import NoAnswer, RerunRefused, ResetRefused, WorkflowAlreadyStarted, WorkflowClosed
 from harvest.hub import executions, history
 from harvest.hub.commit import fork_of_closed
 from harvest.hub.executions import NewRun
@@ -18,7 +18,7 @@ from harvest.hub.sqlstate import is_unique_violation
 from harvest.ids import new_id, partition_of
 from harvest.operations import start as starting
 from harvest.operations.follow import closed_within
-from harvest.operations.live import live_attempt
+from harvest.operations.live import exactly, live_attempt
 from harvest.operations.message import check_workflow, put_to
 from harvest.operations.site import Site
 
@@ -30,14 +30,6 @@ def command(verb: str, workflow_id: str, *options: object, after: str = "") -> s
     dashes = "-- " if workflow_id.startswith("-") else ""
     middle = "".join(f" {option}" for option in options)
     return f"harvest {verb}{middle} {dashes}{shlex.quote(workflow_id)}{f' {after}' if after else ''}"
-
-
-async def exactly(site: Site, workflow_id: str, execution_id: UUID | None) -> Any:
-    """This very execution, else the newest of the id. Raises `WorkflowNotFound`."""
-    row = await executions.describe(site.db, workflow_id=workflow_id, execution_id=execution_id)
-    if row is None or row["workflow_id"] != workflow_id:
-        raise WorkflowNotFound(f"no run {execution_id or ''} has the workflow id {workflow_id!r}".replace("  ", " "))
-    return row
 
 
 async def reset(

@@ -14,7 +14,8 @@ from harvest.errors import ConfigError, EraseRefused, PayloadErased, WorkflowNot
 from harvest.hub import care
 from harvest.hub.database import Row
 from harvest.ids import new_id, partition_of
-from harvest.operations.again import command, exactly
+from harvest.operations.again import command
+from harvest.operations.live import exactly
 from harvest.operations.site import Site
 
 STATUSES = ("open", "investigating", "resolved")

@@ -18,7 +18,8 @@ from harvest.failure import decode_failure
 from harvest.hub import diagnosis, workers
 from harvest.hub.workflow_tasks import STRIKES
 from harvest.ids import queue_of
-from harvest.operations.again import command, exactly
+from harvest.operations.again import command
+from harvest.operations.live import exactly
 from harvest.operations.query import query
 from harvest.operations.site import Site
 

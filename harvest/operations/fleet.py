@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from harvest.errors import WorkflowNotFound
-from harvest.hub import diagnosis, executions, partitions, settings, workers, workflow_tasks
+from harvest.hub import diagnosis, partitions, settings, workers, workflow_tasks
 from harvest.ids import queue_of
+from harvest.operations.live import exactly
 from harvest.operations.site import Site
 from harvest.telemetry.counts import rate
 
@@ -141,9 +141,7 @@ class StickyReport:
 
 async def sticky_report(site: Site, workflow_id: str, execution_id: UUID | None = None) -> StickyReport:
     """Raises `WorkflowNotFound`."""
-    row = await executions.describe(site.db, workflow_id=workflow_id, execution_id=execution_id)
-    if row is None:
-        raise WorkflowNotFound(f"no run has the workflow id {workflow_id!r}")
+    row = await exactly(site, workflow_id, execution_id)
     taken = [
         DecisionReport(**{**dict(d), "scheduled": d["scheduled"] or "owner"})
         for d in await diagnosis.decisions(site.db, row["execution_id"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from harvest.errors import RetryChainTooLong, WorkflowClosed, WorkflowNotFound
@@ -42,6 +42,14 @@ async def find(site: Site, workflow_id: str, execution_id: UUID | None) -> Row:
     row = await live_attempt(site, execution_id)
     if row["workflow_id"] != workflow_id:
         raise WorkflowNotFound(f"execution {execution_id} is one of {row['workflow_id']!r}, not of {workflow_id!r}")
+    return row
+
+
+async def exactly(site: Site, workflow_id: str, execution_id: UUID | None) -> Any:
+    """This very execution, else the newest of the id. Raises `WorkflowNotFound`."""
+    row = await executions.describe(site.db, workflow_id=workflow_id, execution_id=execution_id)
+    if row is None or row["workflow_id"] != workflow_id:
+        raise WorkflowNotFound(f"no run {execution_id or ''} has the workflow id {workflow_id!r}".replace("  ", " "))
     return row
 
 
