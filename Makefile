@@ -13,7 +13,7 @@ venv: $(STAMP)
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded,metrics,dev]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[embedded,metrics,server,dev]'
 	@touch $(STAMP)
 
 demo: $(STAMP)  ## all flights of January 2013 as durable workflows, with a kill -9 half-way, and its planes as entities

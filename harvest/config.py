@@ -99,15 +99,42 @@ class WorkerConfig(BaseSettings):
             super().__init__(**values)
             self._check()
         except ValidationError as exc:
-            first = exc.errors(include_url=False)[0]
-            field = ".".join(str(part) for part in first["loc"]) or "config"
-            raise ConfigError(
-                field,
-                f"{first['msg']} (got {first.get('input')!r})",
-                hint=f"known settings: {', '.join(sorted(type(self).model_fields))}"
-                if first["type"] == "extra_forbidden"
-                else f"set by WorkerConfig({field}=…) or the environment variable HARVEST_{field.upper()}",
-            ) from None
+            raise _named(exc, type(self), "HARVEST_") from None
+
+
+class ServerConfig(BaseSettings):
+    """How the server serves. Every field is also an environment variable, `HARVEST_SERVER_<FIELD>`.
+
+    `host` may be another than loopback only once a token exists. `max_body` in bytes. `rate_limit` is per token (per address
+    where nobody is asked for one), `failure_limit` of wrong tokens per address; both as `N/second`, `N/minute` or `N/hour`.
+    `dashboard` False serves the API alone. `secure_cookies` belongs to a server behind TLS.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="HARVEST_SERVER_", extra="forbid", frozen=True)
+
+    host: str = Field("127.0.0.1", min_length=1)
+    port: int = Field(8088, ge=0, le=65_535)
+    max_body: int = Field(4 * 1024 * 1024, ge=1024, le=1024 * 1024 * 1024)
+    rate_limit: str = Field("2000/second", pattern=r"^[1-9][0-9]{0,8} ?(/|per) ?(second|minute|hour)$")
+    failure_limit: str = Field("30/minute", pattern=r"^[1-9][0-9]{0,8} ?(/|per) ?(second|minute|hour)$")
+    dashboard: bool = True
+    secure_cookies: bool = False
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as exc:
+            raise _named(exc, type(self), "HARVEST_SERVER_") from None
+
+
+def _named(exc: ValidationError, settings: type[BaseSettings], prefix: str) -> ConfigError:
+    """The first thing that is wrong, as an error that names the field, the value and the remedy."""
+    first = exc.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"]) or "config"
+    unknown = first["type"] == "extra_forbidden"
+    known = f"known settings: {', '.join(sorted(settings.model_fields))}"
+    hint = known if unknown else f"set by {settings.__name__}({field}=…) or the environment variable {prefix}{field.upper()}"
+    return ConfigError(field, f"{first['msg']} (got {first.get('input')!r})", hint=hint)
 
 
 def seconds(span: timedelta) -> float:

@@ -252,6 +252,10 @@ class UpdateFailed(HarvestError):
         self.name, self.type = name, type
 
 
+class UpdateNotFound(HarvestError):
+    """No update of this id was sent to the workflow id."""
+
+
 class NoAnswer(HarvestError):
     """The request is durable but nothing answered in time; ask again, or see whether a worker is running."""
 
@@ -300,6 +304,14 @@ class ConfigError(HarvestError):
     def __init__(self, field: str, problem: str, *, hint: str | None = None) -> None:
         super().__init__(f"{field}: {problem}", hint=hint)
         self.field = field
+
+
+class TokenExists(HarvestError):
+    """There is a token of this name."""
+
+
+class TokenNotFound(HarvestError):
+    """There is no token of this name that this could be done to."""
 
 
 class HubError(HarvestError):

@@ -13,7 +13,8 @@ from harvest.cli import output
 from harvest.cli.loop import run_async
 from harvest.cli.runs import Args, Json, Url, opened, parse_args, say
 from harvest.client import EntityHandle
-from harvest.entity_sql import SqlError, SqlRefused, plain
+from harvest.client.plain import plain
+from harvest.entity_sql import SqlError, SqlRefused
 from harvest.errors import ConfigError, EntityNotFound, HarvestError
 from harvest.ids import entity_id
 
@@ -77,7 +78,7 @@ def list_entities(
 
     columns, rows = run_async(work())
     if form is not Format.table:
-        rows = [[output.plain(cell) for cell in row] for row in rows]
+        rows = [[plain(cell) for cell in row] for row in rows]
     write(columns, rows, form)
     if form is Format.table and type and len(rows) == limit:
         output.errors.print(f"the first {limit}; more with --limit", style="dim")
@@ -101,7 +102,7 @@ def show(type: Type, key: Key, url: Url = "", json: Json = False) -> None:
 
     summary, state = on_entity(url, type, key, "default", work)
     if json:
-        output.print_json({**output.plain(summary), "state": state})
+        output.print_json({**plain(summary), "state": state})
         return
     facts = {
         "run": f"{entity_id(summary.type, summary.key)} ({summary.execution_id})",
@@ -197,7 +198,7 @@ def sql(
     if getattr(found, "unanswered", None) and not found.freshness:
         raise HarvestError("nobody answered: " + "; ".join(each.reason for each in found.unanswered))
     form = form_of(form, json)
-    rows = [[plain(value) for value in row] for row in found.rows]
+    rows = [[plain_cell(value) for value in row] for row in found.rows]
     write(found.columns, [[_cell(value) for value in row] for row in rows] if form is Format.table else rows, form)
     notes(found, len(question) == 2, as_json=form is Format.json)
     if getattr(found, "unanswered", None):

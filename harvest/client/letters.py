@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from uuid import UUID
 
 from harvest.client.bulk import check_count
@@ -28,10 +29,11 @@ class DeadLetters:
         queue: str | None = None,
         error: str | None = None,
         workflow_id: str | None = None,
+        cursor: tuple[datetime, UUID] | None = None,
         limit: int | None = None,
         page: int = 200,
     ) -> AsyncIterator[DeadLetter]:
-        """Newest first within each hub. `error` is the type of the error."""
+        """Newest first within each hub. `error` is the type of the error; `cursor` is (at, execution_id) of the last one."""
         check_count("page", page, 1)
         check_count("limit", limit, 0)
         for name, value in (("type", type), ("queue", queue), ("error", error), ("workflow_id", workflow_id)):
@@ -39,18 +41,18 @@ class DeadLetters:
                 check_name(name, value, 1_000)
         left = limit
         for site in self._sites:
-            cursor = None
+            reached = cursor
             while left is None or left > 0:
                 size = page if left is None else min(page, left)
                 found = await dead_letters.listing(
-                    site, size=size, cursor=cursor, type=type, queue=queue, error=error, workflow_id=workflow_id
+                    site, size=size, cursor=reached, type=type, queue=queue, error=error, workflow_id=workflow_id
                 )
                 for letter in found:
                     yield letter
                 left = None if left is None else left - len(found)
                 if len(found) < size:
                     break
-                cursor = (found[-1].at, found[-1].execution_id)
+                reached = (found[-1].at, found[-1].execution_id)
 
     async def causes(self, *, type: str | None = None, queue: str | None = None) -> Sequence[Cause]:
         """What they died of, the most frequent first."""

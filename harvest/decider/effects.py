@@ -57,6 +57,7 @@ class Effects:
 
     def after(self, draft: Draft, committed: Committed) -> None:
         run = draft.run
+        self._tell(run, "RUNNING" if draft.closing is None else draft.state, draft.number)
         for delivery in draft.deliveries:
             if delivery.message is not None:
                 run.seen.discard(delivery.message)
@@ -85,6 +86,13 @@ class Effects:
             self._commands(draft, committed, closing=False)
             if self.decider.on_state is not None and isinstance(run.instance, EntityInstance):
                 self.decider.on_state(run, run.instance)
+
+    def _tell(self, run: Run, state: str, decision: int) -> None:
+        if run.info is not None:
+            self.decider.notifier.announcer.note(run.execution_id, run.workflow_id, run.info.type, state, decision)
+
+    def paused(self, run: Run, decision: int) -> None:
+        self._tell(run, "PAUSED", decision)
 
     def _rejected(self, run: Run, delivery: Delivery, reason: BaseException) -> None:
         update_id = delivery.arrival.update_id  # type: ignore[union-attr]

@@ -31,6 +31,7 @@ def landed(decider: Decider, draft: Draft, committed: Committed) -> None:
         run.seen.clear()
         decider.enqueue(run)
         return
+    decider.effects.paused(run, draft.number)
     for delivery in draft.deliveries:
         if isinstance(delivery.arrival, PauseRequested):
             decider.effects.replied(run, delivery.arrival.key)

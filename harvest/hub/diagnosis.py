@@ -40,3 +40,14 @@ async def owner_of(db: Runs, pool: str, partition: int) -> Row | None:
 async def timed_decisions(db: Runs, execution_id: UUID) -> Sequence[Row]:
     """decision, at, replay_mode, events (JSON text) of a run, in order."""
     return await db.fetch(_Q["timed_decisions"], execution_id=execution_id)
+
+
+async def newest(db: Runs) -> tuple[UUID | None, UUID | None, str]:
+    """The newest run, the newest dead letter, and the mode of the hub."""
+    row = (await db.fetch(_Q["newest"]))[0]
+    return row["run"], row["letter"], row["mode"]
+
+
+async def standing(db: Runs, execution_ids: Sequence[UUID]) -> Sequence[Row]:
+    """execution_id, workflow_id, type, state and last decision of these runs."""
+    return await db.fetch(_Q["standing"], execution_ids=list(execution_ids))

@@ -130,9 +130,16 @@ async def listing(
         cursor_at=at,
         cursor_id=last,
         entities=entities,
-        open=open,
+        open=open or state in OPEN,
+        closed=state is not None and state not in OPEN,
         size=size,
     )
+
+
+async def home(db: Runs, execution_id: UUID) -> str | None:
+    """The workflow id of an execution."""
+    rows = await db.fetch(_Q["home"], execution_id=execution_id)
+    return rows[0]["workflow_id"] if rows else None
 
 
 async def counts(db: Runs, type: str | None = None, *, entities: bool = False) -> dict[str, int]:

@@ -26,6 +26,9 @@ FILES = (
     "dead_letters",
     "care",
     "diagnosis",
+    "tokens",
+    "audit",
+    "figures",
     "notify",
 )
 

@@ -37,7 +37,7 @@ from harvest.ownership.keeper import Identity, Keeper
 from harvest.ownership.term import Term
 from harvest.service import Service
 from harvest.telemetry.export import Endpoint, Instruments, is_set_up
-from harvest.wakes.topics import ASK, DECIDE, OWNERS, QUEUE
+from harvest.wakes.topics import ASK, DECIDE, OWNERS, QUEUE, WATCH
 
 log = logging.getLogger("harvest.worker")
 DEFAULT_BUILD = "default"
@@ -198,7 +198,7 @@ class Worker(Service):
         port = self.config.metrics_port  # before anything is owned: a port that is taken costs the fleet nothing
         self.endpoint = None if port is None else Endpoint(self.config.metrics_host, port)
         await self._open_cache()
-        await site.listener.add([DECIDE, QUEUE, ASK, OWNERS])
+        await site.listener.add([DECIDE, QUEUE, ASK, OWNERS, WATCH])
         site.listener.on_connect.append(self._reconnected)
         self._services: list[Service] = []
         self.keeper.on_registered.append(self._registered)

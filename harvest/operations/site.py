@@ -100,6 +100,7 @@ class Site:
         self.outcomes: Coalescer[UUID, Row | None] = Coalescer(self._outcomes_of)
         self.replies: Coalescer[UUID, str | None] = Coalescer(self._replies_of)
         self._known_types: set[tuple[str, str, bool]] = set()
+        self.notifier.announcer.listen(self.router)
         self.router.subscribe(CLOSED, self._closed)
         self.router.subscribe(REPLY, self._replied)
         self.router.subscribe(SWITCH, self.in_mode)

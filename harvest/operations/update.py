@@ -9,7 +9,7 @@ import msgspec
 
 from harvest.core.events import UpdateAdmitted, UpdateCompleted, UpdateFailed, encode_event
 from harvest.decisions.answers import Admitted, Answer, Carried, Undelivered
-from harvest.errors import NoAnswer, WorkflowClosed, WorkflowNotFound
+from harvest.errors import NoAnswer, UpdateNotFound, WorkflowClosed, WorkflowNotFound
 from harvest.failure import Failure
 from harvest.hub import history, messages
 from harvest.hub.messages import Mail
@@ -39,28 +39,64 @@ async def update(
 ) -> msgspec.Raw:
     """The handler's result as JSON. Raises `Answer` for a bad end, `NoAnswer` after `patience` seconds."""
     check_workflow(workflow_id, "updates")
-    if attempt is not None:
-        update_id = update_id or str(new_id())
-        mail = Mail(new_id(), workflow_id, "update", name, update_id, encode_event(UpdateAdmitted(update_id, name, input)))
-        try:
-            known = not (await put_to_live(site, mail, attempt))["stored"]
-        except WorkflowClosed as closed:
-            last = UUID(str(closed.execution_id))
-            known = True
-            if await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id, execution_id=last) is None:
-                raise
-        return await answer_of_mail(site, mail, patience, known=known)
-    if update_id is None:
+    if update_id is None and attempt is None:
         update_id = str(new_id())
         direct = await _directly(site, workflow_id, name, input, update_id, patience)
         if direct is not None:
             return direct
-    arrival = UpdateAdmitted(update_id, name, input)
-    mail = Mail(new_id(), workflow_id, "update", name, update_id, encode_event(arrival))
-    row = await put(site, mail)
-    if row is not None:
-        site.wake(row["pool"], row["execution_id"], row["partition"], workflow_id)
-    return await answer_of_mail(site, mail, patience, known=row is None or not row["stored"])
+    mail, known = await _stored(site, workflow_id, name, input, update_id or str(new_id()), attempt)
+    return await answer_of_mail(site, mail, patience, known=known)
+
+
+async def admit(
+    site: Site, workflow_id: str, name: str, input: msgspec.Raw, update_id: str, attempt: UUID | None = None
+) -> None:
+    """Returns once the update is durable; `later` has its answer. Raises `WorkflowNotFound`, `WorkflowClosed`."""
+    check_workflow(workflow_id, "updates")
+    mail, known = await _stored(site, workflow_id, name, input, update_id, attempt)
+    if known:
+        await _message_of(site, mail)
+
+
+async def later(site: Site, workflow_id: str, update_id: str, patience: float) -> msgspec.Raw:
+    """The answer to an update that has its id from its sender, whichever run of the workflow id has it (L-5).
+
+    Raises `Answer` for a bad end, `NoAnswer` after `patience` seconds, `UpdateNotFound`.
+    """
+    check_workflow(workflow_id, "updates")
+    found = await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id)
+    if found is None:
+        raise UpdateNotFound(f"{workflow_id!r} has no update with the id {update_id!r}")
+    mail = Mail(found["message_id"], workflow_id, "update", found["name"], update_id, "")
+    return await answer_of_mail(site, mail, patience, known=False)
+
+
+async def _stored(
+    site: Site, workflow_id: str, name: str, input: msgspec.Raw, update_id: str, attempt: UUID | None
+) -> tuple[Mail, bool]:
+    """The update as mail, and whether its id may be known from before."""
+    mail = Mail(new_id(), workflow_id, "update", name, update_id, encode_event(UpdateAdmitted(update_id, name, input)))
+    if attempt is None:
+        row = await put(site, mail)
+        if row is not None:
+            site.wake(row["pool"], row["execution_id"], row["partition"], workflow_id)
+        return mail, row is None or not row["stored"]
+    try:
+        return mail, not (await put_to_live(site, mail, attempt))["stored"]
+    except WorkflowClosed as closed:
+        last = UUID(str(closed.execution_id))
+        if await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id, execution_id=last) is None:
+            raise
+        return mail, True
+
+
+async def _message_of(site: Site, mail: Mail) -> UUID:
+    """Under which message its key is known. Raises `WorkflowNotFound`."""
+    found = await messages.by_key(site.db, workflow_id=mail.workflow_id, kind=mail.kind, key=mail.key or "")
+    if found is None:
+        raise WorkflowNotFound(f"no open run has the workflow id {mail.workflow_id!r}")
+    message_id: UUID = found["message_id"]
+    return message_id
 
 
 async def _directly(
@@ -113,12 +149,8 @@ async def answer_of_mail(site: Site, mail: Mail, patience: float, *, known: bool
 
     Raises `Answer` for a bad end, `NoAnswer` after `patience` seconds, `WorkflowNotFound` when no run has the key.
     """
-    workflow_id, update_id, message_id = mail.workflow_id, mail.key or "", mail.message_id
-    if known:
-        found = await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id)
-        if found is None:
-            raise WorkflowNotFound(f"no open run has the workflow id {workflow_id!r}")
-        message_id = found["message_id"]
+    workflow_id, update_id = mail.workflow_id, mail.key or ""
+    message_id = await _message_of(site, mail) if known else mail.message_id
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience
     key = reply_key(workflow_id, update_id)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import harvest.hub.database as hub
 from harvest.hub import workflow_tasks
+from harvest.wakes.announcer import Announcer
 from harvest.wakes.topics import CLOSED, DECIDE, OWNERS, QUEUE, REPLY, channel, chunks, dump, reply_key
 
 log = logging.getLogger("harvest.wakes")
@@ -26,6 +27,7 @@ class Notifier:
     def __init__(self, db: hub.Database) -> None:
         self.db = db
         self.poking = False
+        self.announcer = Announcer(db)
         self.on_poked: list[Callable[[], None]] = []
         self.on_strays: Callable[[list[UUID]], Awaitable[None]] | None = None
         self._sets: dict[tuple[str, str], dict[str, Any]] = {}

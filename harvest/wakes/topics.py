@@ -23,6 +23,12 @@ ASK = "ask"
 """A query for the owner of a run; see `operations.query`."""
 ANSWER = "answer"
 """`[query id, "result" or "failure", JSON]`."""
+WATCH = "watch"
+"""Seconds for which somebody watches: workers tell what changes meanwhile."""
+CHANGED = "changed"
+"""`[[execution_id, workflow_id, type, state, last event], ...]`: where these runs have got to. Only while somebody watches."""
+TOKENS = "tokens"
+"""Tokens of the HTTP API were made, rotated or revoked."""
 
 CAP = 7_600
 

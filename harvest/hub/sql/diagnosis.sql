@@ -64,5 +64,16 @@ from partitions p left join workers w on w.worker_id = p.worker_id where p.pool 
 -- name: now
 select hub_now() as now
 
+-- name: newest
+-- What changes when a run is started or parked, or the hub switched: one descent each.
+select (select execution_id from executions order by created_at desc limit 1) as run,
+  (select execution_id from dead_letters order by at desc, execution_id desc limit 1) as letter, mode from settings
+
+-- name: standing
+-- Where these runs have got to.
+select e.execution_id, e.workflow_id, e.type, e.state,
+  coalesce((select d.decision from decisions d where d.execution_id = e.execution_id order by d.decision desc limit 1), 0) as decision
+from executions e where e.execution_id = any(:execution_ids::uuid[])
+
 -- name: timed_decisions
 select decision, at, replay_mode, events from decisions where execution_id = :execution_id::uuid order by decision

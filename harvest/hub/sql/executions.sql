@@ -139,7 +139,7 @@ where e.execution_id = coalesce(:execution_id::uuid,
 -- name: listing
 select execution_id, workflow_id, type, queue_of(pool) as queue, state, attempt, created_at, closed_at, parent_workflow_id, search_attributes
 from executions
-where (not :open::bool or closed_at is null) and (:state::text is null or state = :state) and (:type::text is null or type = :type)
+where (not :open::bool or closed_at is null) and (not :closed::bool or closed_at is not null) and (:state::text is null or state = :state) and (:type::text is null or type = :type)
   and (:queue::text is null or queue_of(pool) = :queue)
   and (:prefix::text is null or starts_with(workflow_id, :prefix))
   and (:entities::bool or :type is not null or not starts_with(workflow_id, '@'))
@@ -148,6 +148,9 @@ where (not :open::bool or closed_at is null) and (:state::text is null or state 
   and (:cursor_at::timestamptz is null or (created_at, execution_id) < (:cursor_at, :cursor_id::uuid))
 order by created_at desc, execution_id desc
 limit :size::int
+
+-- name: home
+select workflow_id from executions where execution_id = :execution_id::uuid
 
 -- name: counts
 select state, count(*) as runs from executions

@@ -1,0 +1,18 @@
+-- table: audit
+
+-- name: begin
+insert into audit (audit_id, at, actor, token_id, address, method, route, target)
+select t.audit_id, hub_now(), t.actor, t.token_id, t.address, t.method, t.route, t.target
+from unnest(:audit_ids::uuid[], :actors::text[], :token_ids::uuid[], :addresses::text[], :methods::text[], :routes::text[], :targets::json[])
+  as t(audit_id, actor, token_id, address, method, route, target)
+on conflict do nothing
+
+-- name: finish
+update audit a set status = t.status, ended_at = hub_now()
+from unnest(:audit_ids::uuid[], :statuses::int[]) as t(audit_id, status) where a.audit_id = t.audit_id
+
+-- name: listing
+select audit_id, at, actor, token_id, address, method, route, target, status, ended_at from audit
+where (:actor::text is null or actor = :actor) and (:workflow_id::text is null or target ->> 'workflow_id' = :workflow_id)
+  and (:cursor_at::timestamptz is null or (at, audit_id) < (:cursor_at, :cursor_id::uuid))
+order by at desc, audit_id desc limit :size::int

@@ -1,0 +1,185 @@
+"""Who may do what: tokens, the session of the dashboard, and an open door on loopback while no token exists.
+
+A request is let in as a `Principal`. `Access.principal` is the dependency of the server's own application; whoever mounts the
+router elsewhere brings a dependency that returns one.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import HTTPException, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from limits import RateLimitItem, parse
+from limits.storage import MemoryStorage
+from limits.strategies import SlidingWindowCounterRateLimiter
+from starlette.requests import HTTPConnection
+
+from harvest.client import Client
+from harvest.config import ServerConfig
+from harvest.operations import tokens
+from harvest.operations.tokens import SCOPES, Bearer, granted
+from harvest.wakes.topics import TOKENS
+
+COOKIE = "harvest_token"
+KEEP = 30.0
+"""Seconds that a verified token is believed; a NOTIFY of a change ends it at once."""
+SAFE = ("GET", "HEAD", "OPTIONS")
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who makes a request. `scopes` are some of read, operate, admin, sql; `operate` includes read, and `admin` both.
+
+    `via`: token, cookie, open (nobody was asked) or app (the application that mounted the router says so).
+    """
+
+    name: str
+    scopes: Collection[str] = ("read",)
+    token_id: UUID | None = None
+    via: str = "app"
+
+    def may(self, scope: str) -> bool:
+        return scope in granted(list(self.scopes))
+
+
+def loopback(host: str) -> bool:
+    """True for a name or address that only this machine can reach."""
+    name = host.strip("[]").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def host_of(header: str) -> str:
+    """The name in a Host header or an origin, without scheme and port."""
+    host = header.rpartition("//")[2]
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]
+
+
+_bearer = HTTPBearer(auto_error=False, description="A token made with `harvest token create`.")
+Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+
+
+class Access:
+    """The server's own door. Safe to share; `forget` is called when tokens changed."""
+
+    def __init__(self, client: Client, config: ServerConfig) -> None:
+        self.client, self.config = client, config
+        self._known: dict[bytes, tuple[float, Bearer]] = {}
+        self._configured = False
+        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+        self._rate: RateLimitItem = parse(config.rate_limit)
+        self._failures: RateLimitItem = parse(config.failure_limit)
+
+    async def open(self) -> None:
+        """Before the first request: from now on changes of tokens are heard of."""
+        await self.client.site.listener.add([TOKENS])
+        self.client.site.router.subscribe(TOKENS, self.forget)
+        self.client.site.listener.on_connect.append(self._reconnected)
+
+    async def _reconnected(self, _: object) -> None:
+        self.forget()
+
+    def forget(self, _: object = None) -> None:
+        self._known.clear()
+        self._configured = False
+
+    async def configured(self) -> bool:
+        """True once any token was made: from then on nobody gets in without one."""
+        if not self._configured:
+            self._configured = await tokens.configured(self.client.site)
+        return self._configured
+
+    async def principal(self, request: HTTPConnection, credentials: Credentials = None) -> Principal:
+        """The dependency: whoever makes this request, else 401, 403 or 429."""
+        address = request.client.host if request.client else "?"
+        secret, via = self._presented(request, credentials)
+        who = None
+        if secret is None:
+            if await self.configured():
+                raise HTTPException(401, "a token is needed: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"})
+            self._check_open(request)
+            who = Principal("anybody on this machine", SCOPES, via="open")
+        else:
+            self._hit(self._failures, "failures", address, count=False)
+            bearer = await self._verified(secret)
+            if bearer is None:
+                self._hit(self._failures, "failures", address)
+                raise HTTPException(401, "this token is not valid", {"WWW-Authenticate": 'Bearer error="invalid_token"'})
+            who = Principal(bearer.name, bearer.scopes, bearer.token_id, via)
+        if via == "cookie" or who.via == "open":
+            check_same_origin(request, strict=via == "cookie")
+        self._hit(self._rate, "requests", f"{who.name}/{address if who.via == 'open' else ''}")
+        return who
+
+    def _presented(self, request: HTTPConnection, credentials: HTTPAuthorizationCredentials | None) -> tuple[str | None, str]:
+        if credentials is not None:
+            return credentials.credentials, "token"
+        if request.headers.get("authorization"):
+            raise HTTPException(401, "Authorization must be a Bearer token", {"WWW-Authenticate": "Bearer"})
+        cookie = request.cookies.get(COOKIE)
+        return cookie, "open" if cookie is None else "cookie"
+
+    async def _verified(self, secret: str) -> Bearer | None:
+        key, now = tokens.digest(secret), time.monotonic()
+        known = self._known.get(key)
+        if known is not None and now - known[0] < KEEP:
+            bearer: Bearer | None = known[1]
+        else:
+            bearer = await tokens.verify(self.client.site, secret)
+            if bearer is None:
+                return None
+            if len(self._known) > 10_000:
+                self._known.clear()
+            self._known[key] = (now, bearer)
+        if bearer is not None and bearer.until is not None and bearer.until <= datetime.now(UTC):
+            return None
+        return bearer
+
+    def _check_open(self, request: HTTPConnection) -> None:
+        """Without tokens: from this machine, and by a name of this machine, which no page from elsewhere can forge."""
+        host, peer = request.headers.get("host", ""), request.client.host if request.client else ""
+        if not loopback(host_of(host)) or not (loopback(peer) or peer in ("", "testclient")):
+            raise HTTPException(403, "without a token this server answers on loopback only; make one: harvest token create")
+
+    def _hit(self, item: RateLimitItem, *identifiers: str, count: bool = True) -> None:
+        fine = self._limiter.hit(item, *identifiers) if count else self._limiter.test(item, *identifiers)
+        if not fine:
+            reset = self._limiter.get_window_stats(item, *identifiers).reset_time
+            wait = max(1, round(reset - time.time()))
+            raise HTTPException(429, f"more than {item} of {identifiers[0]}", {"Retry-After": str(wait)})
+
+
+def check_same_origin(request: HTTPConnection, *, strict: bool) -> None:
+    """A browser must not be made to act by another site's page. `strict`: it has to say where the request comes from."""
+    if request.scope.get("method", "GET") in SAFE:
+        return
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is None and origin is None:
+        if strict:
+            raise HTTPException(403, "a request with the dashboard's cookie must come from its own pages (no Origin was sent)")
+        return
+    if site not in (None, "same-origin", "none") or (origin is not None and not _own(origin, request)):
+        raise HTTPException(403, "this request comes from another site's page")
+
+
+def _own(origin: str, request: HTTPConnection) -> bool:
+    return origin.rpartition("//")[2] == request.headers.get("host", "")
+
+
+async def live_principal(request: Request) -> Principal:
+    """The one that the route's own dependency let in."""
+    found: Principal = request.state.harvest_principal
+    return found

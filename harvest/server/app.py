@@ -1,0 +1,84 @@
+"""The server's own application, and the router that other applications mount."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from harvest.client import Client
+from harvest.config import ServerConfig
+from harvest.server import problems
+from harvest.server.access import Access
+from harvest.server.api import api
+from harvest.server.desk import Desk
+from harvest.server.limits import Guard
+
+PREFIX = "/api"
+
+
+def router(client: Client, *, auth: Callable[..., Any], prefix: str = "") -> APIRouter:
+    """The API as a router of your own FastAPI application, under `{prefix}/api`.
+
+    `auth` is a dependency of yours that returns a `Principal` (a name and scopes) or raises `HTTPException`. The client has to
+    be open while requests come in. Limits of bodies and rates, and protection from other sites' pages, are yours there.
+    """
+    return mounted(Desk(client, auth), prefix)
+
+
+def mounted(desk: Desk, prefix: str = "") -> APIRouter:
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        async with desk.watch:
+            yield
+
+    found = APIRouter(lifespan=lifespan)
+    found.include_router(api(desk), prefix=prefix + PREFIX)
+    return found
+
+
+def create_app(client: Client, config: ServerConfig | None = None) -> FastAPI:
+    """API and dashboard with their own door (`Access`). The client has to be open when the application starts."""
+    config = config or ServerConfig()
+    access = Access(client, config)
+    desk = Desk(client, access.principal)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await access.open()
+        yield
+
+    app = FastAPI(
+        title="Harvest",
+        version=version("harvest-engine"),
+        description="Durable workflows and stateful entities. Errors are RFC 9457 problem documents.",
+        lifespan=lifespan,
+        openapi_url="/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.include_router(mounted(desk))
+    app.add_middleware(Guard, most=config.max_body)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(Exception, _bug)
+    return app
+
+
+async def _http(_: Request, exc: Exception) -> Any:
+    assert isinstance(exc, HTTPException)
+    return problems.of_http(exc)
+
+
+async def _invalid(_: Request, exc: Exception) -> Any:
+    assert isinstance(exc, RequestValidationError)
+    return problems.of_validation(exc)
+
+
+async def _bug(_: Request, exc: Exception) -> Any:
+    return problems.of_bug(exc)

@@ -1,0 +1,86 @@
+"""What every route stands on: the client, who is let in, and what is shared between requests."""
+
+import base64
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import Depends, HTTPException, Request
+from fastapi.params import Depends as Dependency
+
+from harvest.client import Client
+from harvest.operations.audit import Auditor
+from harvest.operations.watch import Watch
+from harvest.server.access import Principal
+from harvest.server.problems import MEDIA_TYPE, Problem
+from harvest.server.routing import audited
+from harvest.server.shared import Shared
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "default": {"description": "What went wrong (RFC 9457)", "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}}
+}
+"""Every route answers with a problem document where it cannot do what it was asked."""
+
+
+class Desk:
+    """`auth` is a FastAPI dependency that returns a `Principal`, or raises."""
+
+    def __init__(self, client: Client, auth: Callable[..., Any]) -> None:
+        self.client, self.auth = client, auth
+        self.auditor = Auditor(client.db)
+        self.watch = Watch(client.site)
+        self.shared = Shared()
+
+    def needs(self, scope: str, *, mutates: bool = False) -> Dependency:
+        """Lets in who has the scope; a call that mutates leaves an audit row first."""
+
+        async def let_in(request: Request, who: Annotated[Principal, Depends(self.auth)]) -> Principal:
+            if not who.may(scope):
+                raise HTTPException(403, f"this needs the scope {scope!r}, and {who.name!r} has {', '.join(who.scopes)}")
+            if mutates:
+                await audited(request, who, self.auditor)
+            return who
+
+        found: Dependency = Depends(let_in)
+        return found
+
+    def changed(self, workflow_id: str) -> None:
+        """A run was acted on here: who watches it looks again."""
+        self.watch.touched(workflow_id)
+
+
+def cursor_text(*parts: Any) -> str:
+    """An opaque place in a listing."""
+    texts = [part.isoformat() if isinstance(part, datetime) else str(part) for part in parts]
+    return base64.urlsafe_b64encode(json.dumps(texts).encode()).decode().rstrip("=")
+
+
+def _parts(cursor: str, count: int) -> list[str]:
+    try:
+        found = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        if isinstance(found, list) and len(found) == count and all(isinstance(part, str) for part in found):
+            return found
+    except ValueError:
+        pass
+    raise HTTPException(422, "cursor: not one that a listing has given")
+
+
+def cursor_place(cursor: str | None) -> tuple[datetime, UUID] | None:
+    """(time, id) of the last row seen. Raises 422."""
+    if cursor is None:
+        return None
+    at, last = _parts(cursor, 2)
+    try:
+        place = datetime.fromisoformat(at), UUID(last)
+    except ValueError:
+        raise HTTPException(422, "cursor: not one that a listing has given") from None
+    if place[0].tzinfo is None:
+        raise HTTPException(422, "cursor: not one that a listing has given")
+    return place
+
+
+def cursor_key(cursor: str | None) -> str:
+    """The last key seen. Raises 422."""
+    return "" if cursor is None else _parts(cursor, 1)[0]

@@ -1,0 +1,116 @@
+"""Routes of the API: errors become problems, mutating calls leave an audit row, paths keep what was encoded in them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+from urllib.parse import unquote
+
+from fastapi import HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from harvest.entity_sql import SqlError
+from harvest.errors import HarvestError
+from harvest.operations.audit import Auditor
+from harvest.server import problems
+from harvest.server.access import Principal
+
+log = logging.getLogger("harvest.server")
+NAMED = ("id", "type", "verb", "name", "dry_run", "signal", "update")
+"""What of a body is put into the audit: ids and names, no payload."""
+
+
+class Route(APIRoute):
+    """A route whose errors are problem documents wherever it is mounted."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            response = await _answered(handle, request)
+            deed = getattr(request.state, "harvest_deed", None)
+            if deed is not None:
+                auditor, audit_id = deed
+                _spawn(auditor.finish(audit_id, response.status_code))
+            return response
+
+        return answer
+
+
+async def _answered(handle: Callable[[Request], Coroutine[Any, Any, Response]], request: Request) -> Response:
+    try:
+        return await handle(request)
+    except RequestValidationError as exc:
+        return problems.of_validation(exc)
+    except StarletteHTTPException as exc:
+        return problems.of_http(exc)
+    except (HarvestError, SqlError) as exc:
+        return problems.response_of(exc)
+    except TimeoutError as exc:
+        return problems.problem_response(problems.problem(504, "NoAnswer", str(exc) or "there was no answer in time"))
+    except Exception as exc:
+        return problems.of_bug(exc)
+
+
+_tasks: set[asyncio.Task[None]] = set()
+
+
+def _spawn(work: Coroutine[Any, Any, None]) -> None:
+    async def survive() -> None:
+        try:
+            await work
+        except Exception as exc:
+            log.warning("the status of an audited call was not stored: %s", type(exc).__name__)
+
+    task = asyncio.get_running_loop().create_task(survive())
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+
+
+async def audited(request: Request, who: Principal, auditor: Auditor) -> None:
+    """Stores who is about to do what; nothing is done before."""
+    target: dict[str, Any] = dict(request.path_params)
+    if "application/json" in request.headers.get("content-type", ""):
+        try:
+            body = await request.json()
+        except ValueError:
+            body = None
+        if isinstance(body, dict):
+            target |= {k: v[:600] if isinstance(v, str) else v for k in NAMED if isinstance(v := body.get(k), (str, bool))}
+    route = request.scope.get("route")
+    audit_id = await auditor.begin(
+        actor=who.name,
+        token_id=who.token_id,
+        address=request.client.host if request.client else None,
+        method=request.method,
+        route=getattr(route, "path_format", None) or request.url.path,
+        target={name: value if isinstance(value, bool) else clean(str(value)) for name, value in target.items()},
+    )
+    request.state.harvest_deed = (auditor, audit_id)
+
+
+def clean(text: str) -> str:
+    """A text that Postgres can hold."""
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def in_path(request: Request, value: str, parameter: str, marker: str, skip: int = 0) -> str:
+    """An id in the path, which may contain slashes of its own.
+
+    `marker` is a fixed segment that stands `skip` segments before it. A path that could also mean something else (an id that
+    ends like another route) is refused, so that nobody acts on what was not meant. Raises 404.
+    """
+    raw = request.scope.get("raw_path")
+    template = getattr(request.scope.get("route"), "path_format", "")
+    if raw is None or not template:
+        return value
+    after = template.rpartition(f"{{{parameter}}}")[2].count("/")
+    parts = raw.decode("latin-1").partition("?")[0].split("/")
+    starts = [n + 1 + skip for n, part in enumerate(parts) if part == marker]
+    if any(unquote("/".join(parts[start : len(parts) - after])) == value for start in starts):
+        return value
+    raise HTTPException(404, "this path is ambiguous: address the run by its execution id, /api/workflows/{execution_id}/…")
