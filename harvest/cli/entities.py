@@ -15,6 +15,7 @@ from harvest.cli.runs import Args, Json, Url, opened, parse_args, say
 from harvest.client import EntityHandle
 from harvest.client.plain import plain
 from harvest.entity_sql import SqlError, SqlRefused
+from harvest.entity_sql import plain as plain_cell
 from harvest.errors import ConfigError, EntityNotFound, HarvestError
 from harvest.ids import entity_id
 

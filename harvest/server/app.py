@@ -17,7 +17,8 @@ from harvest.server import problems
 from harvest.server.access import Access
 from harvest.server.api import api
 from harvest.server.desk import Desk
-from harvest.server.limits import Guard
+from harvest.server.headers import SecurityHeaders
+from harvest.server.limits import BodyLimit
 
 PREFIX = "/api"
 
@@ -63,7 +64,8 @@ def create_app(client: Client, config: ServerConfig | None = None) -> FastAPI:
         redoc_url=None,
     )
     app.include_router(mounted(desk))
-    app.add_middleware(Guard, most=config.max_body)
+    app.add_middleware(BodyLimit, most=config.max_body)
+    app.add_middleware(SecurityHeaders)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Exception, _bug)

@@ -145,7 +145,14 @@ def of_validation(exc: RequestValidationError) -> JSONResponse:
 
 
 def of_http(exc: HTTPException) -> JSONResponse:
-    names = {401: "Unauthenticated", 403: "Forbidden", 404: "NotFound", 405: "MethodNotAllowed", 429: "TooManyRequests"}
+    names = {
+        401: "Unauthenticated",
+        403: "Forbidden",
+        404: "NotFound",
+        405: "MethodNotAllowed",
+        413: "BodyTooLarge",
+        429: "TooManyRequests",
+    }
     name = names.get(exc.status_code, "HTTPError")
     detail = exc.detail if isinstance(exc.detail, str) else HTTPStatus(exc.status_code).phrase
     return problem_response(problem(exc.status_code, name, detail), dict(exc.headers or {}))

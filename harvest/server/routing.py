@@ -81,13 +81,13 @@ async def audited(request: Request, who: Principal, auditor: Auditor) -> None:
             body = None
         if isinstance(body, dict):
             target |= {k: v[:600] if isinstance(v, str) else v for k in NAMED if isinstance(v := body.get(k), (str, bool))}
-    route = request.scope.get("route")
+    template = getattr(request.scope.get("route"), "path_format", request.url.path)
     audit_id = await auditor.begin(
         actor=who.name,
         token_id=who.token_id,
         address=request.client.host if request.client else None,
         method=request.method,
-        route=getattr(route, "path_format", None) or request.url.path,
+        route="/api" + template.rpartition("/api")[2],  # the same wherever it is mounted
         target={name: value if isinstance(value, bool) else clean(str(value)) for name, value in target.items()},
     )
     request.state.harvest_deed = (auditor, audit_id)

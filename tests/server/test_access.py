@@ -1,0 +1,269 @@
+"""Closed by default: who is let in, what is refused, and what is left behind of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import asyncpg
+import httpx
+import pytest
+
+from harvest import errors
+from harvest.config import ServerConfig
+from harvest.server.access import COOKIE, host_of, loopback
+from harvest.server.serve import check_host
+from harvest.server.serve import listening as bound
+from tests.server.conftest import http_to, listening
+
+START = {"type": "greet", "id": "g", "args": ["hunter2"]}
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+async def test_without_a_token_only_this_machine_is_let_in(door, http):
+    assert (await http.get("/api/me")).json()["via"] == "open"
+    for host in ("evil.example", "10.0.0.7:8088", "localhost.evil.example"):
+        answer = await http.get("/api/workflows", headers={"Host": host})  # a page elsewhere that rebound its name
+        assert (answer.status_code, answer.json()["error"]) == (403, "Forbidden")
+    assert (await http.get("/api/workflows", headers={"Host": "[::1]:8088"})).status_code == 200
+    with pytest.raises(errors.ConfigError, match="harvest token create"):
+        await check_host(door, ServerConfig(host="0.0.0.0"))
+    assert not await check_host(door, ServerConfig())
+    await door.tokens.create("ops", scopes=["admin"])
+    assert await check_host(door, ServerConfig(host="0.0.0.0"))
+    await door.tokens.revoke("ops")
+    assert await check_host(door, ServerConfig(host="0.0.0.0"))  # revoking the last one opens nothing
+
+
+async def test_a_token_closes_the_door_at_once(door, http):
+    assert (await http.get("/api/workflows")).status_code == 200
+    made = await door.tokens.create("reader", scopes=["read"])
+    async with asyncio.timeout(5):
+        while (refused := await http.get("/api/workflows")).status_code == 200:
+            await asyncio.sleep(0.01)
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"] == "Bearer"
+    assert (await http.get("/api/workflows", headers=bearer(made.secret))).status_code == 200
+    assert (await http.get("/api/workflows", headers=bearer(made.secret + "x"))).status_code == 401
+    assert (await http.get("/api/workflows", headers={"Authorization": f"Basic {made.secret}"})).status_code == 401
+
+
+async def test_only_hashes_are_stored(door, dsn):
+    made = await door.tokens.create("t", scopes=["read", "sql"])
+    connection = await asyncpg.connect(dsn)
+    stored = str(await connection.fetch("select * from harvest.tokens"))
+    await connection.close()
+    assert made.secret not in stored
+    assert made.secret.removeprefix("hv_") not in stored
+    assert made.secret not in repr(made)
+
+
+SCOPED = (
+    ("GET", "/api/workflows", "read"),
+    ("GET", "/api/workflows/by-id/x", "read"),
+    ("GET", "/api/workflows/by-id/x/events", "read"),
+    ("POST", "/api/workflows/by-id/x/query/q", "read"),
+    ("GET", "/api/changes", "read"),
+    ("GET", "/api/workers", "read"),
+    ("POST", "/api/workflows", "operate"),
+    ("POST", "/api/workflows/bulk", "operate"),
+    ("POST", "/api/workflows/by-id/x/signal/s", "operate"),
+    ("POST", "/api/workflows/by-id/x/terminate", "operate"),
+    ("POST", "/api/entities/Counter/c/call/add", "operate"),
+    ("DELETE", "/api/entities/Counter/other", "operate"),
+    ("POST", "/api/entities/Counter/c/sql", "sql"),
+    ("POST", "/api/entities/Counter/sql", "sql"),
+    ("POST", "/api/owner-mode/disable", "admin"),
+    ("POST", "/api/workflows/by-id/x/erase-payloads", "admin"),
+    ("DELETE", "/api/workflows/by-id/x/legal-hold", "admin"),
+    ("GET", "/api/audit", "admin"),
+)
+INCLUDED = {"read": {"read"}, "operate": {"operate", "read"}, "admin": {"admin", "operate", "read"}, "sql": {"sql"}}
+
+
+async def test_scopes(door, http):
+    secrets = {scope: (await door.tokens.create(scope, scopes=[scope])).secret for scope in INCLUDED}
+    for scope, secret in secrets.items():
+        for method, path, needed in SCOPED:
+            if path == "/api/changes" and scope != "sql":
+                continue  # it would stream without end
+            body = {"timeout": 0.05} if path.endswith("/call/add") else {}
+            answer = await http.request(method, path, headers=bearer(secret), json=body if method == "POST" else None)
+            assert (answer.status_code == 403) == (needed not in INCLUDED[scope]), (scope, method, path, answer.text)
+            if answer.status_code == 403:
+                assert needed in answer.json()["detail"]
+
+
+async def test_every_route_asks_for_a_token(door, http):
+    """Whatever is added later: nothing of the API answers a stranger."""
+    await door.tokens.create("t", scopes=["admin"])
+    document = (await http.get("/openapi.json")).json()
+    for path, methods in document["paths"].items():
+        for method in methods:
+            filled = path.replace("{execution_id}", "00000000-0000-0000-0000-000000000001").replace("{seq}", "1")
+            filled = filled.replace("{worker_id}", "00000000-0000-0000-0000-000000000001")
+            filled = filled.replace("{", "").replace("}", "")
+            answer = await http.request(method, filled)
+            assert answer.status_code == 401, (method, path, answer.text)
+
+
+async def test_tokens_are_rotated_and_revoked_on_every_server(door, http, client):
+    old = await client.tokens.create("t", scopes=["read"])
+    await arrives(http, old.secret, 200)
+    new = await client.tokens.rotate("t", grace=60)
+    await arrives(http, new.secret, 200)
+    await arrives(http, old.secret, 200)
+    last = await client.tokens.rotate("t")
+    await arrives(http, last.secret, 200)
+    await arrives(http, new.secret, 401)
+    await client.tokens.revoke("t")
+    await arrives(http, last.secret, 401)
+    with pytest.raises(errors.TokenNotFound):
+        await client.tokens.rotate("t")
+    with pytest.raises(errors.TokenExists):
+        await client.tokens.create("t", scopes=["read"])
+    with pytest.raises(errors.ConfigError, match="read, operate, admin, sql"):
+        await client.tokens.create("u", scopes=["root"])
+    ended = await client.tokens.create("short", scopes=["read"], expires_in=0.05)
+    await arrives(http, ended.secret, 401)
+    listed = {token.name: token for token in await client.tokens.list()}
+    assert listed["t"].revoked_at is not None
+    assert listed["t"].used_at is not None
+
+
+async def arrives(http: httpx.AsyncClient, secret: str, status: int) -> None:
+    async with asyncio.timeout(5):
+        while (await http.get("/api/workflows", headers=bearer(secret))).status_code != status:
+            await asyncio.sleep(0.01)
+
+
+async def test_who_acts_is_on_record_and_what_was_said_is_not(door, dsn, caplog):
+    caplog.set_level(logging.DEBUG)
+    made = await door.tokens.create("ann", scopes=["admin"])
+    async with http_to(door) as http:
+        headers = bearer(made.secret)
+        assert (await http.post("/api/workflows", json=START, headers=headers)).status_code == 201
+        assert (await http.post("/api/workflows", json=START, headers=headers)).status_code == 409
+        signalled = await http.post(
+            "/api/workflows/by-id/g/signal/note", json={"args": ["hunter2"], "idempotency_key": "hunter2"}, headers=headers
+        )
+        assert signalled.status_code == 200
+        assert (await http.get("/api/workflows", headers=headers)).status_code == 200
+        async with asyncio.timeout(5):
+            while any(e.status is None for e in await door.audit()):
+                await asyncio.sleep(0.01)
+        found = await door.audit()
+        assert [(e.actor, e.method, e.route, e.status) for e in reversed(found)] == [
+            ("ann", "POST", "/api/workflows", 201),
+            ("ann", "POST", "/api/workflows", 409),
+            ("ann", "POST", "/api/workflows/by-id/{workflow_id}/signal/{name}", 200),
+        ]
+        assert found[-1].target == {"id": "g", "type": "greet"}
+        assert found[0].target == {"workflow_id": "g", "name": "note"}
+        assert found[0].token_id == made.token.token_id
+        page = (await http.get("/api/audit", params={"limit": 2}, headers=headers)).json()
+        rest = (await http.get("/api/audit", params={"cursor": page["next"]}, headers=headers)).json()
+        assert len(page["entries"]) == 2
+        assert len(rest["entries"]) == 1
+        assert [
+            e["target"] for e in (await http.get("/api/audit", params={"workflow_id": "g"}, headers=headers)).json()["entries"]
+        ]
+    connection = await asyncpg.connect(dsn)
+    assert "hunter2" not in str(await connection.fetch("select * from harvest.audit"))
+    await connection.close()
+    assert "hunter2" not in caplog.text
+    assert made.secret not in caplog.text
+
+
+async def test_too_much_is_refused(door):
+    async with http_to(door, max_body=2_000, rate_limit="5/minute") as http:
+        big = {**START, "args": ["x" * 5_000]}
+        assert (await http.post("/api/workflows", json=big)).json()["error"] == "BodyTooLarge"
+
+        async def endless():
+            for _ in range(100):
+                yield b"x" * 100
+
+        unsaid = await http.post("/api/workflows", content=endless(), headers={"content-type": "application/json"})
+        assert (unsaid.status_code, unsaid.json()["error"]) == (413, "BodyTooLarge")
+        statuses = [(await http.get("/api/workflows")).status_code for _ in range(7)]
+        assert statuses[:4] == [200] * 4
+        assert statuses[-1] == 429
+        assert int((await http.get("/api/workflows")).headers["retry-after"]) >= 1
+
+
+async def test_who_guesses_tokens_is_stopped(door):
+    made = await door.tokens.create("t", scopes=["read"])
+    async with http_to(door, failure_limit="3/minute") as http:
+        statuses = [(await http.get("/api/me", headers=bearer(f"hv_{n}"))).status_code for n in range(5)]
+        assert statuses == [401, 401, 401, 429, 429]
+        assert (await http.get("/api/me", headers=bearer(made.secret))).status_code == 429
+
+
+async def test_another_sites_page_can_do_nothing(door, http):
+    """CSRF: a browser says where a request comes from; the dashboard's cookie needs it said."""
+    own = {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"}
+    assert (await http.post("/api/workflows", json=START, headers=own)).status_code == 201
+    for foreign in (
+        {"Origin": "https://evil.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "null"},
+    ):
+        assert (await http.post("/api/workflows", json=START, headers=foreign)).status_code == 403
+    made = await door.tokens.create("t", scopes=["operate"])
+    http.cookies.set(COOKIE, made.secret)
+    async with asyncio.timeout(5):
+        while (await http.get("/api/me")).json().get("via") != "cookie":
+            await asyncio.sleep(0.01)
+    assert (await http.post("/api/workflows", json=START)).status_code == 403  # nothing says where it comes from
+    assert (await http.post("/api/workflows", json=START, headers=own)).status_code == 409
+    form = await http.post("/api/workflows", data={"type": "greet", "id": "form"}, headers=own)
+    assert form.status_code == 422
+    text = await http.post(
+        "/api/workflows", content='{"type": "greet", "id": "t"}', headers={**own, "content-type": "text/plain"}
+    )
+    assert text.status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("header", "name", "local"),
+    [
+        ("localhost:8088", "localhost", True),
+        ("127.0.0.1", "127.0.0.1", True),
+        ("[::1]:80", "[::1]", True),
+        ("app.localhost", "app.localhost", True),
+        ("evil.example", "evil.example", False),
+        ("0.0.0.0", "0.0.0.0", False),
+        ("localhost.evil", "localhost.evil", False),
+        ("", "", False),
+    ],
+)
+def test_names_of_this_machine(header, name, local):
+    assert host_of(header) == name
+    assert loopback(name) is local
+
+
+async def test_headers_bind_browsers(http):
+    answer = await http.get("/api/workflows")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_a_port_that_is_taken_is_named(door):
+    async with listening(door) as address:
+        port = int(address.rpartition(":")[2])
+        with pytest.raises(errors.ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
+            bound(ServerConfig(port=port))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("port", 70_000), ("rate_limit", "fast"), ("max_body", 1), ("nonsense", 1), ("host", "")]
+)
+def test_a_bad_setting_is_named(field, value):
+    with pytest.raises(errors.ConfigError, match=field):
+        ServerConfig(**{field: value})
