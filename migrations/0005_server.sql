@@ -1,4 +1,4 @@
--- The server: closed runs by type and state, tokens, who did what, and figures over time.
+-- The server: closed runs by type and state, tokens, who did what, figures over time, and how long failovers took.
 
 -- A listing of closed runs by type and state reads its page and nothing else. Open runs are few.
 create index executions_closed on executions (type, state, created_at desc, execution_id desc) where closed_at is not null;
@@ -45,3 +45,9 @@ create table figures (
   figures   json not null,
   primary key (at, worker_id)
 );
+
+-- When a dead worker was fenced, and when every partition that it could own had an owner again.
+alter table workers
+  add column fenced_at    timestamptz,
+  add column recovered_at timestamptz;
+create index workers_fenced on workers (fenced_at desc) where fenced_at is not null;

@@ -26,6 +26,7 @@ from harvest.hub import activity_tasks
 from harvest.hub.activity_tasks import Again, Beat, Finished
 from harvest.hub.database import Database, Row
 from harvest.service import Periodic
+from harvest.telemetry.counts import Spread
 from harvest.wakes.notifier import Notifier
 from harvest.wakes.router import Router
 from harvest.wakes.topics import QUEUE
@@ -84,6 +85,7 @@ class ActivityWorker(Periodic):
         self.threads = Threads(threads)
         self.local = LocalSteps(registry, lambda step, arrival: deliver(step, arrival, None), self.threads)
         self.running: dict[tuple[UUID, int], Attempt] = {}
+        self.waits = Spread()  # from due to claimed
         self._tasks: set[asyncio.Task[None]] = set()
         self._backlog = False
         self._look_at = self.looked_until = 0.0
@@ -182,6 +184,7 @@ class ActivityWorker(Periodic):
             finally:
                 self.free += size - len(rows)
             for row in rows:
+                self.waits.add(row["waited"])
                 self._start(self._held(row))
             self._backlog = len(rows) == size
             if not self._backlog:

@@ -33,10 +33,12 @@ from harvest.ids import as_uuid, check_build, check_name, pool_of
 from harvest.operations import audit as auditing
 from harvest.operations import bulk, doctor, fleet, switch
 from harvest.operations import entity_sql as sql_over_entities
+from harvest.operations import health as telling
 from harvest.operations import start as starting
 from harvest.operations.audit import AuditEntry
 from harvest.operations.bulk import BulkReport
 from harvest.operations.entity_sql import FleetRows, Token
+from harvest.operations.health import Point
 from harvest.operations.site import Site, as_json
 from harvest.operations.switch import Switched
 from harvest.workflow import WorkflowFunction
@@ -372,6 +374,11 @@ class Client:
         """Who owns which partition, and who is alive."""
         return await fleet.owner_status(self.site, queue)
 
+    async def failovers(self, *, limit: int = 20) -> Sequence[fleet.Failover]:
+        """Workers that died, and how long it took until others had their partitions; newest first."""
+        check_count("limit", limit, 1)
+        return await fleet.failovers(self.site, limit)
+
     async def sticky_report(self, workflow_id: str, execution_id: UUID | None = None) -> fleet.StickyReport:
         """Where each decision of a run was taken, by whom, and which windows timed out (W-5)."""
         return await fleet.sticky_report(self.site, workflow_id, execution_id)
@@ -383,6 +390,10 @@ class Client:
     async def examine(self) -> Sequence[doctor.Finding]:
         """What is wrong with the hub or its fleet, worst first; what `harvest doctor` prints."""
         return await doctor.examine(self.site)
+
+    async def health(self) -> Sequence[Point]:
+        """How the hub did over the last hour, in steps of 30 s: throughput, commits, waits, replay modes, backlog."""
+        return await telling.health(self.site)
 
     @property
     def tokens(self) -> Tokens:

@@ -7,7 +7,6 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 from uuid import UUID
@@ -25,6 +24,7 @@ from harvest.decider.inbox import Inbox
 from harvest.decider.lanes import Lane
 from harvest.decider.launches import Launches
 from harvest.decider.loader import Loader, answer, refuse_questions
+from harvest.decider.options import DeciderOptions
 from harvest.decider.prune import Pruner
 from harvest.decider.shelf import Shelf
 from harvest.decider.strikes import Strikes
@@ -43,7 +43,7 @@ from harvest.hub.database import Database
 from harvest.ids import partition_of
 from harvest.ownership.watchdog import Driving, LoopStuck
 from harvest.service import Service
-from harvest.telemetry.counts import LastMinute
+from harvest.telemetry.counts import LastMinute, Spread
 from harvest.wakes.notifier import Notifier
 from harvest.wakes.router import Router
 
@@ -51,19 +51,6 @@ log = logging.getLogger("harvest.decider")
 
 DRIVE_SLICE = 0.02
 MIN_SHARE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class DeciderOptions:
-    """`lanes` commit connections, numbered from `first_lane`; at most `batch` decisions in one statement; at most `attempts`
-    of a logical run."""
-
-    lanes: int = 2
-    first_lane: int = 0
-    batch: int = 256
-    resident_entries: int = 1000
-    resident_bytes: int = 256 * 1024 * 1024
-    attempts: int = 256
 
 
 class Decider(Service):
@@ -97,6 +84,8 @@ class Decider(Service):
         self.inbox = Inbox()
         self.timers = Timers(clock, self._due)
         self.outcomes: Counter[tuple[str, str]] = Counter()  # (workflow, how the decision began)
+        self.closed: Counter[str] = Counter()  # by state
+        self.waits = Spread()  # from ready to driven
         self.minute = LastMinute(clock.monotonic)
         self.timed: Callable[[float, str, str], None] | None = None
         self.effects = Effects(self)
@@ -365,7 +354,7 @@ class Decider(Service):
 
     def enqueue(self, run: Run) -> None:
         if self.inbox.put(run, self.clock.now_us()):
-            if self.timed is not None and not run.since:
+            if not run.since:
                 run.since = perf_counter()
             self.pump_soon()
 
@@ -445,6 +434,8 @@ class Decider(Service):
 
     def _drive(self, run: Run, now: int, mode: str) -> Draft | None:
         """`decide`, watched: code that holds the loop for a whole lease is broken off, and its decision fails (R-2)."""
+        began = perf_counter()
+        self.waits.add(began - (run.since or began))
         self.driving.begin(run)
         try:
             return decide(run, now, mode, self.hands.reserve, self.options.attempts)
@@ -453,8 +444,8 @@ class Decider(Service):
             if run.info is not None:
                 self.outcomes[run.info.type, mode] += 1
                 if self.timed is not None:
-                    self.timed(perf_counter() - (run.since or perf_counter()), run.info.type, mode)
-                    run.since = 0.0
+                    self.timed(perf_counter() - (run.since or began), run.info.type, mode)
+            run.since = 0.0
 
     # --- committing -------------------------------------------------------------------------------
 

@@ -252,6 +252,7 @@ class Effects:
     def _closed(self, draft: Draft) -> None:
         run, decider = draft.run, self.decider
         assert draft.closing is not None
+        decider.closed[draft.state] += 1
         for seq in (*run.hot, *run.tasks):
             decider.hands.cancel(run.execution_id, seq)
         carried = draft.fork is not None

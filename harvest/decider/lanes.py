@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from harvest.hub import executions, history
 from harvest.hub.commit import Batch, Committed, Taken, Tenure, commit
 from harvest.hub.database import Database, Session
 from harvest.hub.sqlstate import Trouble, trouble_of
+from harvest.telemetry.counts import Spread
 
 log = logging.getLogger("harvest.decider")
 
@@ -37,6 +39,7 @@ class Lane:
         self.worker_id: UUID | None = None
         self.session: Session | None = None
         self.commits = self.drafts = 0
+        self.times = Spread()
 
     async def close(self) -> None:
         session, self.session = self.session, None
@@ -70,6 +73,7 @@ class Lane:
         stack = [drafts]
         while stack:
             part = stack.pop()
+            began = perf_counter()
             try:
                 committed = await self._persist(part)
             except Fenced:
@@ -89,6 +93,7 @@ class Lane:
                     middle = len(part) // 2
                     stack += [part[middle:], part[:middle]]
                 continue
+            self.times.add(perf_counter() - began)
             self.commits += 1
             self.drafts += len(part)
             landed(part, committed)

@@ -94,7 +94,9 @@ class Loader:
             self.decider.effects.start_activity(run, command)
         for request in left.external:
             self.decider.spawn(self.decider.effects.repost(run, request))
-        return "cold"
+        if run.claim is not None and run.claim.replay_mode != "cold_replay":
+            return "forced"  # W-3
+        return "disk" if loaded is not None and loaded.cached else "cold"
 
     def urgent(self, run: Run) -> bool:
         """True when a run whose last decision failed need not wait for its next try: its end was asked for, or a pause."""

@@ -23,9 +23,10 @@ async def survey(db: Runs, every: float) -> None:
     await db.fetch(_Q["survey"], every=every)
 
 
-async def since(db: Runs, seconds: float) -> Sequence[Row]:
-    """at (seconds since 1970), worker_id, seconds, figures (JSON); oldest first."""
-    return await db.fetch(_Q["since"], seconds=seconds)
+async def since(db: Runs, seconds: float) -> tuple[float, Sequence[Row]]:
+    """The hub's time, and rows of at (both seconds since 1970), worker_id, figures (JSON); oldest first."""
+    now: float = (await db.fetch(_Q["now"]))[0]["now"]
+    return now, await db.fetch(_Q["since"], seconds=seconds)
 
 
 async def forget(db: Runs, seconds: float) -> None:

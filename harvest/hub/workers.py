@@ -69,6 +69,16 @@ async def fence(db: Runs, worker_ids: Sequence[UUID]) -> int:
     return len(await db.fetch(_Q["fence"], worker_ids=list(worker_ids)))
 
 
+async def recovered(db: Runs, worker_ids: Sequence[UUID]) -> set[UUID]:
+    """Notes for which of these dead workers everything has an owner again, and returns them."""
+    return {row["worker_id"] for row in await db.fetch(_Q["recovered"], worker_ids=list(worker_ids))}
+
+
+async def failovers(db: Runs, size: int) -> Sequence[Row]:
+    """The workers that were fenced, last first."""
+    return await db.fetch(_Q["failovers"], size=size)
+
+
 async def forget(db: Runs, worker_ids: Sequence[UUID]) -> None:
     await db.fetch(_Q["forget"], worker_ids=list(worker_ids))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +16,16 @@ if TYPE_CHECKING:
     from harvest.node.unit import Unit
     from harvest.node.worker import Worker
 
-OUTCOMES = {"warm": "hit", "first": "first", "cold": "cold", "engine": "engine", "blocked": "blocked"}
+OUTCOMES = {
+    "warm": "hit",
+    "first": "first",
+    "cold": "cold",
+    "disk": "cold",
+    "forced": "cold",
+    "engine": "engine",
+    "blocked": "blocked",
+}
+COLD = ("cold", "disk", "forced")
 STICKY = ("active_sticky_runs", "ready_sticky_tasks", "leased_sticky_tasks", "capacity_pressure_tasks")
 LAST_MINUTE = ("hit_expected", "miss", "forced_cold_replay", "cold_replay")
 
@@ -51,7 +61,7 @@ class Instrumented:
         self._observe("harvest.workflow.resident", lambda: self._outcomes(unit))
         self._observe("harvest.workflow.disk_cache", lambda: self._disk(unit))
         self._observe("harvest.workflow.cache_hit", lambda: self._began(unit, "warm"))
-        self._observe("harvest.workflow.cache_miss", lambda: self._began(unit, "cold"))
+        self._observe("harvest.workflow.cache_miss", lambda: self._began(unit, *COLD))
         self._number("harvest.workflow.commits", queue, lambda: sum(lane.commits for lane in decider.lanes))
         self._number("harvest.workflow.committed", queue, lambda: sum(lane.drafts for lane in decider.lanes))
         self._number("harvest.workflow.in_memory", queue, lambda: len(decider.residents))
@@ -73,10 +83,10 @@ class Instrumented:
 
     def _outcomes(self, unit: Unit) -> list[Sample]:
         queue = queue_of(unit.pool)
-        return [
-            ({"workflow": workflow, "queue": queue, "outcome": OUTCOMES[mode]}, count)
-            for (workflow, mode), count in list(unit.decider.outcomes.items())
-        ]
+        found: Counter[tuple[str, str]] = Counter()
+        for (workflow, mode), count in list(unit.decider.outcomes.items()):
+            found[workflow, OUTCOMES[mode]] += count
+        return [({"workflow": name, "queue": queue, "outcome": outcome}, count) for (name, outcome), count in found.items()]
 
     def _disk(self, unit: Unit) -> list[Sample]:
         queue, shelf = queue_of(unit.pool), unit.shelf
@@ -85,9 +95,10 @@ class Instrumented:
         counted = {**{(workflow, "miss"): 0 for workflow in self.worker.registry.workflows}, **shelf.outcomes}
         return [({"workflow": workflow, "queue": queue, "outcome": outcome}, n) for (workflow, outcome), n in counted.items()]
 
-    def _began(self, unit: Unit, mode: str) -> list[Sample]:
+    def _began(self, unit: Unit, *modes: str) -> list[Sample]:
         outcomes = unit.decider.outcomes
-        return [({"workflow": workflow}, outcomes[workflow, mode]) for workflow in self.worker.registry.workflows]
+        known = self.worker.registry.workflows
+        return [({"workflow": workflow}, sum(outcomes[workflow, mode] for mode in modes)) for workflow in known]
 
     def _of_hub(self, unit: Unit, name: str) -> float:
         return self._sticky.get(unit.pool, {}).get(name, 0)

@@ -8,7 +8,8 @@ from uuid import UUID
 from harvest.claims.claimer import Claimer
 from harvest.claims.claims import Claims
 from harvest.config import seconds
-from harvest.decider.decider import Decider, DeciderOptions
+from harvest.decider.decider import Decider
+from harvest.decider.options import DeciderOptions
 from harvest.decider.scan import Scanner
 from harvest.decider.shelf import Shelf
 

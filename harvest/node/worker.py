@@ -29,6 +29,7 @@ from harvest.hub.database import Session, explained
 from harvest.hub.sqlstate import DATABASE_ERRORS
 from harvest.ids import check_queue, pool_of
 from harvest.node.instrument import Instrumented
+from harvest.node.recorder import Recorder
 from harvest.node.unit import Unit
 from harvest.operations.entity_sql import reply
 from harvest.operations.query import Answerer
@@ -128,6 +129,7 @@ class Worker(Service):
         self.entity_sql = (
             EntitySql(db, self.registry, deciders, table_bytes=config.entity_table_bytes) if config.owner_entity_sql else None
         )
+        self.recorder = Recorder(self)
         self.sweeper = Sweeper(db, self._wake, self._wake_queue, interval=interval, sharers=lambda: 1 + self.keeper.peers)
 
     # --- what the services need of each other -------------------------------------------------------
@@ -213,6 +215,7 @@ class Worker(Service):
             if unit.shelf is not None:
                 await self._enter(unit.shelf)
         await self._enter(self.sweeper)
+        await self._enter(self.recorder)
         if self.entity_sql is not None:
             await self._enter(self.entity_sql)
             site.sql.append(self.entity_sql)
@@ -295,7 +298,7 @@ class Worker(Service):
                     await self.keeper.hand_over()
             except Exception as exc:
                 log.error("could not hand over, peers will wait for the lease: %s", str(exc) or type(exc).__name__)
-        await self._stop([self.activities, self.sweeper, self.keeper], opened)
+        await self._stop([self.activities, self.recorder, self.sweeper, self.keeper], opened)
         if self.cache is not None:
             await self.cache.close()
         if (instrumented := getattr(self, "instrumented", None)) is not None:

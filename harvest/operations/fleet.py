@@ -112,6 +112,38 @@ async def owner_status(site: Site, queue: str | None = None) -> OwnerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Failover:
+    """A dead worker. `noticed_after` is from its last heartbeat to the fence, `recovered_after` from there until the last of
+    its partitions had an owner again, both in seconds; None where that has not come to pass (or in sticky mode)."""
+
+    worker_id: UUID
+    host: str
+    pid: int
+    queue: str
+    build_id: str
+    at: datetime
+    noticed_after: float
+    recovered_after: float | None
+
+
+async def failovers(site: Site, size: int = 20) -> list[Failover]:
+    """The last ones, newest first."""
+    return [
+        Failover(
+            row["worker_id"],
+            row["host"],
+            row["pid"],
+            row["pool"],
+            row["build_id"],
+            row["fenced_at"],
+            (row["fenced_at"] - row["heartbeat_at"]).total_seconds(),
+            None if row["recovered_at"] is None else (row["recovered_at"] - row["fenced_at"]).total_seconds(),
+        )
+        for row in await workers.failovers(site.db, size)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionReport:
     """Where one decision was taken (W-5). `scheduled`: owner, sticky (its pin held), normal, or expired (a window ran out)."""
 

@@ -31,6 +31,8 @@ from harvest.wakes.topics import OWNERS, SWITCH
 log = logging.getLogger("harvest.ownership")
 SECOND_PHASE = 0.1
 """Seconds between the two phases of a release: decisions in flight have landed by then, or are waited for."""
+GIVE_UP_RECOVERY = 120.0
+"""Seconds after which a partition of a dead worker that nobody takes is no part of its failover any more."""
 FREE_ORPHANS_EVERY = 10.0
 GIVE_BACK = 3.0
 """Seconds that the end of a worker waits for a hub that is away."""
@@ -86,6 +88,7 @@ class Keeper(Periodic):
         self.on_registered: list[Callable[[UUID], None]] = []
         self.on_mode: list[Callable[[str], Awaitable[None]]] = []
         self.failovers = self.tenures = 0
+        self._buried: dict[UUID, float] = {}  # dead workers whose partitions are on their way to others
         self.peers = 0
         self.scanned_at = self._trust_after = self._orphans_at = 0.0
         self._leave: list[Callable[[], None]] = []
@@ -203,6 +206,7 @@ class Keeper(Periodic):
             await self._bury(dead)
             look = await partitions.look(self.db, self.worker_id, self.me.pools)
         if self.draining or self.mode != "owner" or not self.me.can_own:
+            self._buried.clear()
             return
         if set(self.grants) != set(self.me.pools):
             await self._ask_for_grants()
@@ -213,6 +217,7 @@ class Keeper(Periodic):
                 look = await partitions.look(self.db, self.worker_id, self.me.pools)
         for pool in self.grants:
             await self._balance(self.shares[pool], look)
+        await self._tell_recovery()
 
     def _looked(self) -> None:
         """After an outage of the hub (or of this process) everybody's lease has run out: the others get the time to renew."""
@@ -232,6 +237,16 @@ class Keeper(Periodic):
         for queue in set(await activity_tasks.release(self.db, dead)):
             self.notifier.queue(queue)
         await workers.forget(self.db, dead)
+        self._buried |= dict.fromkeys(dead, self.clock.monotonic())
+
+    async def _tell_recovery(self) -> None:
+        """How long a failover took is known once the last partition has an owner again."""
+        if self._buried:
+            done = await workers.recovered(self.db, list(self._buried))
+            oldest = self.clock.monotonic() - GIVE_UP_RECOVERY
+            self._buried = {each: at for each, at in self._buried.items() if each not in done and at > oldest}
+            if self._buried:
+                asyncio.get_running_loop().call_later(SECOND_PHASE, self.nudge)
 
     async def _ask_for_grants(self) -> None:
         """Ownership of a pool is for workers that register the same types; the others hear what differs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -12,34 +13,38 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from harvest.client import Client
-from harvest.config import ServerConfig
+from harvest.config import ServerConfig, seconds
 from harvest.server import problems
 from harvest.server.access import Access
 from harvest.server.api import api
 from harvest.server.desk import Desk
 from harvest.server.headers import SecurityHeaders
 from harvest.server.limits import BodyLimit
+from harvest.server.pages import pages
 
 PREFIX = "/api"
 
 
-def router(client: Client, *, auth: Callable[..., Any], prefix: str = "") -> APIRouter:
-    """The API as a router of your own FastAPI application, under `{prefix}/api`.
+def router(client: Client, *, auth: Callable[..., Any], dashboard: bool = True) -> APIRouter:
+    """API and dashboard as a router of your own FastAPI application: `app.include_router(router(…), prefix="/harvest")`.
 
     `auth` is a dependency of yours that returns a `Principal` (a name and scopes) or raises `HTTPException`. The client has to
     be open while requests come in. Limits of bodies and rates, and protection from other sites' pages, are yours there.
     """
-    return mounted(Desk(client, auth), prefix)
+    desk = Desk(client, auth)
+    return mounted(desk, pages(desk, None) if dashboard else None)
 
 
-def mounted(desk: Desk, prefix: str = "") -> APIRouter:
+def mounted(desk: Desk, shown: APIRouter | None) -> APIRouter:
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
         async with desk.watch:
             yield
 
     found = APIRouter(lifespan=lifespan)
-    found.include_router(api(desk), prefix=prefix + PREFIX)
+    found.include_router(api(desk), prefix=PREFIX)
+    if shown is not None:
+        found.include_router(shown)
     return found
 
 
@@ -47,7 +52,7 @@ def create_app(client: Client, config: ServerConfig | None = None) -> FastAPI:
     """API and dashboard with their own door (`Access`). The client has to be open when the application starts."""
     config = config or ServerConfig()
     access = Access(client, config)
-    desk = Desk(client, access.principal)
+    desk = Desk(client, access.principal, max_wait=seconds(config.max_wait))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -63,7 +68,8 @@ def create_app(client: Client, config: ServerConfig | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.include_router(mounted(desk))
+    app.include_router(mounted(desk, pages(desk, access) if config.dashboard else None))
+    app.state.harvest_login = config.dashboard
     app.add_middleware(BodyLimit, most=config.max_body)
     app.add_middleware(SecurityHeaders)
     app.add_exception_handler(HTTPException, _http)
@@ -72,9 +78,21 @@ def create_app(client: Client, config: ServerConfig | None = None) -> FastAPI:
     return app
 
 
-async def _http(_: Request, exc: Exception) -> Any:
+async def _http(request: Request, exc: Exception) -> Any:
     assert isinstance(exc, HTTPException)
+    if exc.status_code == 405:
+        exc.headers = {"Allow": ", ".join(allowed(request))}
     return problems.of_http(exc)
+
+
+def allowed(request: Request) -> list[str]:
+    """All methods of a path, whichever routes they belong to."""
+    app: FastAPI = request.app
+    found: dict[int, set[str]] = {}
+    for template, methods in app.openapi()["paths"].items():
+        if re.fullmatch(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template)), request.scope["path"]):
+            found.setdefault(template.count("{"), set()).update(method.upper() for method in methods)
+    return sorted(found[min(found)]) if found else []
 
 
 async def _invalid(_: Request, exc: Exception) -> Any:

@@ -27,16 +27,21 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 class Desk:
     """`auth` is a FastAPI dependency that returns a `Principal`, or raises."""
 
-    def __init__(self, client: Client, auth: Callable[..., Any]) -> None:
-        self.client, self.auth = client, auth
+    def __init__(self, client: Client, auth: Callable[..., Any], *, max_wait: float = 60.0) -> None:
+        self.client, self.auth, self.max_wait = client, auth, max_wait
         self.auditor = Auditor(client.db)
         self.watch = Watch(client.site)
         self.shared = Shared()
+
+    def patience(self, seconds: float) -> float:
+        """How long a request waits that asks for so many seconds."""
+        return min(seconds, self.max_wait)
 
     def needs(self, scope: str, *, mutates: bool = False) -> Dependency:
         """Lets in who has the scope; a call that mutates leaves an audit row first."""
 
         async def let_in(request: Request, who: Annotated[Principal, Depends(self.auth)]) -> Principal:
+            request.state.harvest_who = who
             if not who.may(scope):
                 raise HTTPException(403, f"this needs the scope {scope!r}, and {who.name!r} has {', '.join(who.scopes)}")
             if mutates:
@@ -64,23 +69,23 @@ def _parts(cursor: str, count: int) -> list[str]:
             return found
     except ValueError:
         pass
-    raise HTTPException(422, "cursor: not one that a listing has given")
+    raise HTTPException(400, "cursor: not one that a listing has given")
 
 
 def cursor_place(cursor: str | None) -> tuple[datetime, UUID] | None:
-    """(time, id) of the last row seen. Raises 422."""
+    """(time, id) of the last row seen. Raises 400."""
     if cursor is None:
         return None
     at, last = _parts(cursor, 2)
     try:
         place = datetime.fromisoformat(at), UUID(last)
     except ValueError:
-        raise HTTPException(422, "cursor: not one that a listing has given") from None
+        raise HTTPException(400, "cursor: not one that a listing has given") from None
     if place[0].tzinfo is None:
-        raise HTTPException(422, "cursor: not one that a listing has given")
+        raise HTTPException(400, "cursor: not one that a listing has given")
     return place
 
 
 def cursor_key(cursor: str | None) -> str:
-    """The last key seen. Raises 422."""
+    """The last key seen. Raises 400."""
     return "" if cursor is None else _parts(cursor, 1)[0]

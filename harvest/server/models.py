@@ -6,19 +6,40 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from harvest.ids import WORKFLOW_ID_CAP
 
 Json = Any
+
+
+def _number(value: Any) -> Any:
+    """JSON numbers only: a truth value or a text is none."""
+    if isinstance(value, (bool, str)):
+        raise ValueError("must be a number")
+    return value
+
+
+def _moment(value: Any) -> Any:
+    """ISO 8601 only: a bare number would be taken for seconds since 1970."""
+    if isinstance(value, str) and "-" not in value[1:]:
+        raise ValueError("must be a time as in ISO 8601, with its offset")
+    return value
+
+
+Number = BeforeValidator(_number)
+Moment = Annotated[AwareDatetime, BeforeValidator(_moment)]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00]+$")]
 WorkflowId = Annotated[str, Field(min_length=1, max_length=WORKFLOW_ID_CAP, pattern=r"^[^@\x00][^\x00]*$")]
 Queue = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^@\x00]+$")]
 Text = Annotated[str, Field(max_length=10_000, pattern=r"^[^\x00]*$")]
 Note = Annotated[str, Field(min_length=1, max_length=10_000, pattern=r"^[^\x00]+$")]
 Key = Annotated[str, Field(min_length=1, max_length=900, pattern=r"^[^\x00]+$")]
-Seconds = Annotated[float, Field(gt=0, lt=1e9, description="seconds", allow_inf_nan=False)]
-Timeout = Annotated[float, Field(gt=0, le=60, description="seconds to wait for an answer", allow_inf_nan=False)]
+Seconds = Annotated[float, Number, Field(gt=0, lt=1e9, description="seconds", allow_inf_nan=False)]
+WAIT = Field(ge=0.001, le=60, description="seconds to wait for an answer", allow_inf_nan=False)
+Timeout = Annotated[float, Number, WAIT]
+AskedFor = Annotated[float, WAIT]
+"""The same as a query parameter, which is a text."""
 State = Literal["RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED", "TERMINATED", "TIMED_OUT", "CONTINUED_AS_NEW"]
 
 
@@ -31,11 +52,11 @@ class Body(BaseModel):
 class Retry(Body):
     """`harvest.RetryPolicy`. Waits in seconds; `max_attempts` 0 means without end."""
 
-    max_attempts: int = Field(0, ge=0, lt=2**31)
-    initial: float = Field(1.0, gt=0, lt=1e9, allow_inf_nan=False)
-    factor: float = Field(2.0, ge=1, le=1e6, allow_inf_nan=False)
-    cap: float = Field(60.0, gt=0, lt=1e9, allow_inf_nan=False)
-    jitter: float = Field(0.1, ge=0, lt=1, allow_inf_nan=False)
+    max_attempts: Annotated[int, Number, Field(ge=0, lt=2**31)] = 0
+    initial: Seconds = 1.0
+    factor: Annotated[float, Number, Field(ge=1, le=1e6, allow_inf_nan=False)] = 2.0
+    cap: Seconds = 60.0
+    jitter: Annotated[float, Number, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.1
     non_retryable: list[Name] = Field([], max_length=100)
 
 
@@ -53,7 +74,7 @@ class Start(Body):
     build_id: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^@\s\x00]+$")] | None = None
     conflict: Literal["fail", "use_existing", "terminate_existing"] | None = None
     reuse: Literal["allow_duplicate", "allow_failed", "reject_duplicate"] = "allow_duplicate"
-    priority: int = Field(0, ge=-1000, le=1000, strict=True)
+    priority: Annotated[int, Number, Field(ge=-1000, le=1000)] = 0
     timeout: Seconds | None = None
     chain_timeout: Seconds | None = None
     delay: Seconds | None = None
@@ -139,7 +160,7 @@ class Acted(BaseModel):
 class Reset(Body):
     """`decision` is the one from whose end the run is forked; the last that did not close it by default."""
 
-    decision: Annotated[int, Field(ge=0, lt=2**31, strict=True)] | None = None
+    decision: Annotated[int, Number, Field(ge=0, lt=2**31)] | None = None
     signals: Literal["reapply", "drop"] = "reapply"
     reason: Text = ""
     timeout: Timeout = 10.0
@@ -344,8 +365,8 @@ class Filters(Body):
     queue: Name | None = None
     prefix: Name | None = None
     search_attributes: dict[str, Json] | None = None
-    after: datetime | None = None
-    before: datetime | None = None
+    after: Moment | None = None
+    before: Moment | None = None
 
 
 class Bulk(Body):
@@ -358,7 +379,7 @@ class Bulk(Body):
     signal: Name | None = None
     args: Args = []
     reason: Text = ""
-    limit: Annotated[int, Field(ge=0, lt=2**31, strict=True)] | None = None
+    limit: Annotated[int, Number, Field(ge=0, lt=2**31)] | None = None
 
 
 class Target(BaseModel):
@@ -439,13 +460,20 @@ class Call(Body):
     timeout: Timeout = 30.0
 
 
+class Called(BaseModel):
+    """`state` is completed, or stored where no worker has answered yet: with the same key it can be asked for again."""
+
+    state: Literal["completed", "stored"]
+    result: Json = None
+
+
 class Token(Body):
     """What a read waits for: this entity as far as this event."""
 
     type: Name
     key: Key
     execution_id: UUID
-    event_id: int = Field(ge=0, lt=2**31)
+    event_id: Annotated[int, Number, Field(ge=0, lt=2**31)]
 
 
 def _scalar(value: Any) -> Any:
@@ -526,6 +554,17 @@ class Ownership(BaseModel):
     workers: list[Worker]
 
 
+class Failover(BaseModel):
+    worker_id: UUID
+    host: str
+    pid: int
+    queue: str
+    build_id: str
+    at: datetime
+    noticed_after: float
+    recovered_after: float | None
+
+
 class Switched(BaseModel):
     mode: str
     changed: bool
@@ -533,6 +572,26 @@ class Switched(BaseModel):
 
 class Finding(BaseModel):
     model_config = ConfigDict(extra="allow")
+
+
+Quantiles = Annotated[tuple[float | None, float | None], Field(description="p50 and p95, in seconds")]
+
+
+class HealthPoint(BaseModel):
+    """An interval of 30 s that ends at `at` (seconds since 1970). Rates per second."""
+
+    at: float
+    workers: int
+    decisions: float
+    commits: float
+    batch: float | None
+    modes: dict[str, float]
+    closed: dict[str, float]
+    commit: Quantiles
+    wait: Quantiles
+    schedule_to_start: Quantiles
+    failovers: int
+    hub: dict[str, float] | None
 
 
 class AuditEntry(BaseModel):

@@ -30,9 +30,9 @@ STATUS: tuple[tuple[type[BaseException], int], ...] = (
     (errors.UnknownHandlerError, 404),
     (errors.PayloadErased, 410),
     (errors.PayloadTooLarge, 413),
-    (errors.PayloadError, 422),
-    (errors.ConfigError, 422),
-    (errors.DefinitionError, 422),
+    (errors.PayloadError, 400),  # it fits the schema, and makes no sense; what does not fit is a 422
+    (errors.ConfigError, 400),
+    (errors.DefinitionError, 400),
     (errors.QueryTimeout, 504),
     (errors.NoAnswer, 504),
     (errors.HubError, 503),
@@ -145,7 +145,13 @@ def of_validation(exc: RequestValidationError) -> JSONResponse:
 
 
 def of_http(exc: HTTPException) -> JSONResponse:
+    return problem_response(named(exc), dict(exc.headers or {}))
+
+
+def named(exc: HTTPException) -> dict[str, Any]:
+    """The document of an error that has no class in Python."""
     names = {
+        400: "RequestInvalid",
         401: "Unauthenticated",
         403: "Forbidden",
         404: "NotFound",
@@ -155,7 +161,7 @@ def of_http(exc: HTTPException) -> JSONResponse:
     }
     name = names.get(exc.status_code, "HTTPError")
     detail = exc.detail if isinstance(exc.detail, str) else HTTPStatus(exc.status_code).phrase
-    return problem_response(problem(exc.status_code, name, detail), dict(exc.headers or {}))
+    return problem(exc.status_code, name, detail)
 
 
 def of_bug(exc: BaseException) -> JSONResponse:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 
 def rate(counts: Mapping[str, int], what: str) -> float:
@@ -38,3 +39,32 @@ class LastMinute:
             if second > oldest:
                 total.update(dict(counts))
         return total
+
+
+BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Upper ends of the classes of a `Spread`, in seconds; the last class has none."""
+
+
+class Spread:
+    """How long things took: counts by class. Adding costs a bisection, and what two of them counted can be summed."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+
+
+def quantile(counts: Sequence[int], q: float) -> float | None:
+    """Seconds below which the part `q` lies, interpolated within its class; None where nothing was counted."""
+    total = sum(counts)
+    if not total:
+        return None
+    wanted, below, low = q * total, 0.0, 0.0
+    for n, high in zip(counts, (*BOUNDS, BOUNDS[-1]), strict=True):
+        if n and below + n >= wanted:
+            return low + (high - low) * (wanted - below) / n
+        below, low = below + n, high
+    return BOUNDS[-1]

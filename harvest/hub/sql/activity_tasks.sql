@@ -2,7 +2,7 @@
 
 -- name: claim
 with picked as (
-  select execution_id, seq from activity_tasks
+  select execution_id, seq, extract(epoch from hub_now() - due_at)::float8 as waited from activity_tasks
   where queue = :queue and state = 'pending' and due_at <= hub_now() and name = any(:names::text[])
     and exists (select from workers w where w.worker_id = :worker_id::uuid and w.state in ('active', 'draining'))
   order by priority, due_at limit :size::int for update skip locked
@@ -12,7 +12,7 @@ update activity_tasks t set state = 'running', worker_id = :worker_id::uuid,
                + interval '5 seconds'
 from picked p where t.execution_id = p.execution_id and t.seq = p.seq
 returning t.execution_id, t.seq, t.workflow_id, t.name, t.queue, t.attempt, t.input, t.options, t.heartbeat,
-          t.pool, t.partition, (extract(epoch from t.close_at) * 1000000)::int8 as close_us
+          t.pool, t.partition, (extract(epoch from t.close_at) * 1000000)::int8 as close_us, p.waited
 
 -- name: next_due
 -- Seconds until the next waiting task of the queue is due; null when none waits.

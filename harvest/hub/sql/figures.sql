@@ -23,8 +23,11 @@ where not exists (select from figures where worker_id = '00000000-0000-0000-0000
   and at = to_timestamp(floor(extract(epoch from hub_now()) / :every) * :every))
 on conflict do nothing
 
+-- name: now
+select extract(epoch from hub_now())::float8 as now
+
 -- name: since
-select extract(epoch from at)::float8 as at, worker_id, seconds, figures from figures
+select extract(epoch from at)::float8 as at, worker_id, figures from figures
 where at > hub_now() - :seconds::float8 * interval '1 second' order by at
 
 -- name: forget

@@ -56,7 +56,7 @@ with theirs as materialized (
   update tenures t set fenced = true from theirs where t.worker_id = theirs.worker_id and t.connection = theirs.connection
   returning 1
 )
-update workers set state = 'fenced', grants = '{}'
+update workers set state = 'fenced', grants = '{}', fenced_at = coalesce(fenced_at, hub_now())
 where worker_id = any(:worker_ids) and state <> 'fenced' and (select count(*) from gone) >= 0
 returning worker_id
 
@@ -67,6 +67,17 @@ with t as (
   update partitions set worker_id = null, since = hub_now() where worker_id = any(:worker_ids)
 )
 update workers set state = 'stopped', grants = '{}' where worker_id = any(:worker_ids)
+
+-- name: recovered
+-- Every partition that they could own has an owner again.
+update workers w set recovered_at = hub_now()
+where worker_id = any(:worker_ids::uuid[]) and recovered_at is null
+  and not exists (select from partitions p where p.pool = any(w.pools) and p.worker_id is null)
+returning worker_id
+
+-- name: failovers
+select worker_id, host, pid, pool, build_id, heartbeat_at, fenced_at, recovered_at from workers
+where fenced_at is not null order by fenced_at desc limit :size::int
 
 -- name: live
 select worker_id, pool, build_id, state, host, pid, started_at, heartbeat_at, lease_until, scanned_at, definitions, pools, can_own,

@@ -13,7 +13,7 @@ def api(desk: Desk) -> APIRouter:
     router = APIRouter()
     router.include_router(collection.routes(desk))
     router.include_router(runs.routes(desk, runs.by_id(desk), "/workflows/by-id/{workflow_id:path}", "runs by id"))
-    router.include_router(runs.routes(desk, runs.by_execution(desk), "/workflows/{execution_id}", "executions"))
+    router.include_router(runs.routes(desk, runs.by_execution(desk), "/workflows/{execution_id:uuid}", "executions"))
     router.include_router(entities.routes(desk))
     router.include_router(fleet.routes(desk))
     return router

@@ -4,11 +4,13 @@ import json
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Query
-from pydantic import AwareDatetime, Field
+from fastapi import APIRouter, Query, Response
+from pydantic import Field
 
 from harvest.client.plain import plain
 from harvest.definitions.options import RetryPolicy
+from harvest.errors import NoAnswer
+from harvest.ids import new_id
 from harvest.server import models
 from harvest.server.desk import PROBLEMS, Desk, cursor_place, cursor_text
 from harvest.server.routing import Route
@@ -84,23 +86,28 @@ def starting(router: APIRouter, desk: Desk) -> None:
         "/workflows/update-with-start",
         tags=["runs"],
         dependencies=[operate],
-        response_model=models.Answer,
-        responses={202: {"description": "The update is durable and has no result yet"}},
+        response_model=models.Updated,
+        responses={202: {"model": models.Updated, "description": "Both are durable; the update has no result yet"}},
     )
-    async def update_with_start(body: models.UpdateWithStart) -> Any:
+    async def update_with_start(body: models.UpdateWithStart, response: Response) -> Any:
         """Starts the run if none is open, then updates it and returns the update's result."""
-        result = await client.update_with_start(
-            body.type,
-            *body.args,
-            id=body.id,
-            update=body.update,
-            update_args=tuple(body.update_args),
-            update_id=body.update_id,
-            update_timeout=body.update_timeout,
-            **options_of(body),
-        )
+        update_id = body.update_id or str(new_id())
+        try:
+            result = await client.update_with_start(
+                body.type,
+                *body.args,
+                id=body.id,
+                update=body.update,
+                update_args=tuple(body.update_args),
+                update_id=update_id,
+                update_timeout=desk.patience(body.update_timeout),
+                **options_of(body),
+            )
+        except NoAnswer:
+            response.status_code = 202
+            return {"update_id": update_id, "state": "admitted"}
         desk.changed(body.id)
-        return {"result": result}
+        return {"update_id": update_id, "state": "completed", "result": result}
 
     @router.post("/workflows/bulk", tags=["runs"], dependencies=[operate], response_model=models.BulkReport)
     async def bulk(body: models.Bulk) -> Any:
@@ -131,8 +138,8 @@ def listing(router: APIRouter, desk: Desk) -> None:
         queue: Name | None = None,
         prefix: Prefix | None = None,
         attribute: Annotated[list[Attribute], Query(max_length=20, description="search attributes, as name=value")] = NONE,
-        after: Annotated[AwareDatetime | None, Query(description="created at or after")] = None,
-        before: Annotated[AwareDatetime | None, Query(description="created before")] = None,
+        after: Annotated[models.Moment | None, Query(description="created at or after")] = None,
+        before: Annotated[models.Moment | None, Query(description="created before")] = None,
         entities: Annotated[bool, Query(description="with those of entities")] = False,
         limit: Limit = 100,
         cursor: Cursor | None = None,
@@ -197,19 +204,19 @@ def letters(router: APIRouter, desk: Desk) -> None:
         """What they died of, the most frequent first."""
         return plain(await found.causes(type=type, queue=queue))
 
-    @router.get("/dead-letters/{execution_id}", tags=["dead letters"], dependencies=[read], response_model=models.Letter)
+    @router.get("/dead-letters/{execution_id:uuid}", tags=["dead letters"], dependencies=[read], response_model=models.Letter)
     async def letter(execution_id: UUID) -> Any:
         return plain(await found.show(execution_id))
 
-    @router.post("/dead-letters/{execution_id}/redrive", tags=["dead letters"], dependencies=[operate], status_code=204)
+    @router.post("/dead-letters/{execution_id:uuid}/redrive", tags=["dead letters"], dependencies=[operate], status_code=204)
     async def redrive(execution_id: UUID) -> None:
         """Has a parked run decided again."""
         await found.redrive(execution_id)
         desk.changed("")
 
-    @router.post("/dead-letters/{execution_id}/discard", tags=["dead letters"], dependencies=[operate], status_code=204)
+    @router.post("/dead-letters/{execution_id:uuid}/discard", tags=["dead letters"], dependencies=[operate], status_code=204)
     async def discard(execution_id: UUID, body: models.Terminate | None = None) -> None:
         """Puts the letter away, and terminates its run if that is open."""
         body = body or models.Terminate()
-        await found.discard(execution_id, body.reason, timeout=body.timeout)
+        await found.discard(execution_id, body.reason, timeout=desk.patience(body.timeout))
         desk.changed("")

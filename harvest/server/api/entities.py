@@ -3,10 +3,11 @@
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from harvest.client import EntityHandle
 from harvest.client.plain import plain
+from harvest.errors import NoAnswer
 from harvest.operations.entity_sql import Token
 from harvest.server import models
 from harvest.server.api.collection import Cursor, Limit
@@ -47,7 +48,7 @@ def all_of_them(router: APIRouter, desk: Desk) -> None:
         """One SELECT over all live entities of a type. Partitions that did not answer are in `unanswered`."""
         began = time.perf_counter()
         after = [Token(**token.model_dump()) for token in body.after]
-        rows = await client.query_entities_sql(type, body.sql, body.params, after=after, timeout=body.timeout)
+        rows = await client.query_entities_sql(type, body.sql, body.params, after=after, timeout=desk.patience(body.timeout))
         return {
             "columns": rows.columns,
             "rows": rows.plain(),
@@ -70,24 +71,35 @@ def one(router: APIRouter, desk: Desk) -> None:
     One = Annotated[EntityHandle, Depends(address)]
     read, operate, may_sql = desk.needs("read"), desk.needs("operate", mutates=True), desk.needs("sql")
 
-    @router.post("/{type}/{key:path}/call/{operation}", dependencies=[operate], response_model=models.Answer)
-    async def call(entity: One, operation: Operation, body: models.Call | None = None) -> Any:
+    stored: dict[int | str, dict[str, Any]] = {
+        202: {"model": models.Called, "description": "Stored; no worker has answered yet"}
+    }
+
+    @router.post("/{type}/{key:path}/call/{operation}", dependencies=[operate], response_model=models.Called, responses=stored)
+    async def call(entity: One, operation: Operation, response: Response, body: models.Call | None = None) -> Any:
         """Calls an operation; what it did is durable then. A key acts once and answers each time."""
         body = body or models.Call()
-        result = await entity.call(operation, *body.args, idempotency_key=body.idempotency_key, timeout=body.timeout)
-        return {"result": result}
+        try:
+            result = await entity.call(
+                operation, *body.args, idempotency_key=body.idempotency_key, timeout=desk.patience(body.timeout)
+            )
+        except NoAnswer:
+            response.status_code = 202
+            return {"state": "stored"}
+        desk.changed(entity.id)
+        return {"state": "completed", "result": result}
 
     @router.post("/{type}/{key:path}/query/{name}", dependencies=[read], response_model=models.Answer)
     async def query(entity: One, name: Operation, body: models.Query | None = None) -> Any:
         """Asks for what is durable now."""
         body = body or models.Query()
-        return {"result": await entity.query(name, *body.args, timeout=body.timeout)}
+        return {"result": await entity.query(name, *body.args, timeout=desk.patience(body.timeout))}
 
     @router.post("/{type}/{key:path}/sql", dependencies=[may_sql], response_model=models.EntityRows)
     async def sql(entity: One, body: models.Sql) -> Any:
         """One SELECT over its last committed state."""
         began = time.perf_counter()
-        rows = await entity.sql(body.sql, body.params, timeout=body.timeout)
+        rows = await entity.sql(body.sql, body.params, timeout=desk.patience(body.timeout))
         return {
             "columns": rows.columns,
             "rows": rows.plain(),
@@ -103,11 +115,17 @@ def one(router: APIRouter, desk: Desk) -> None:
         return plain(await entity.token())
 
     @router.get("/{type}/{key:path}", dependencies=[read], response_model=models.EntityState)
-    async def show(entity: One, timeout: models.Timeout = 10.0) -> Any:
+    async def show(entity: One, timeout: models.AskedFor = 10.0) -> Any:
         """The entity with its state."""
-        return {**plain(await entity.describe()), "state": plain(await entity.state(timeout=timeout))}
+        return {**plain(await entity.describe()), "state": plain(await entity.state(timeout=desk.patience(timeout)))}
 
-    @router.delete("/{type}/{key:path}", dependencies=[operate], status_code=204)
-    async def delete(entity: One, timeout: models.Timeout = 30.0) -> None:
+    @router.delete("/{type}/{key:path}", dependencies=[operate], response_model=models.Called, responses=stored)
+    async def delete(entity: One, response: Response, timeout: models.AskedFor = 30.0) -> Any:
         """Ends it, after the operations that were called before."""
-        await entity.delete(timeout=timeout)
+        try:
+            await entity.delete(timeout=desk.patience(timeout))
+        except NoAnswer:
+            response.status_code = 202
+            return {"state": "stored"}
+        desk.changed(entity.id)
+        return {"state": "completed"}

@@ -38,7 +38,7 @@ def who_is_there(router: APIRouter, desk: Desk) -> None:
         """Workers whose lease holds, oldest first, each with its effective settings and the figures of its cache."""
         return plain((await shared.get("fleet", client.owner_status)).workers)
 
-    @router.get("/workers/{worker_id}", dependencies=[read], response_model=models.Worker)
+    @router.get("/workers/{worker_id:uuid}", dependencies=[read], response_model=models.Worker)
     async def worker(worker_id: UUID) -> Any:
         found = [w for w in (await shared.get("fleet", client.owner_status)).workers if w.worker_id == worker_id]
         if not found:
@@ -50,10 +50,20 @@ def who_is_there(router: APIRouter, desk: Desk) -> None:
         """Who owns which partition, and who is alive."""
         return plain(await client.owner_status(queue))
 
+    @router.get("/failovers", dependencies=[read], response_model=list[models.Failover])
+    async def failovers(limit: Limit = 20) -> Any:
+        """Workers that died, and how long it took until others had their partitions; newest first."""
+        return plain(await client.failovers(limit=limit))
+
     @router.get("/sticky-figures", dependencies=[read], response_model=dict[str, float])
     async def sticky_figures() -> Any:
         """The figures of sticky execution over the whole hub."""
         return await shared.get("sticky", client.sticky_figures)
+
+    @router.get("/health", dependencies=[read], response_model=list[models.HealthPoint])
+    async def health() -> Any:
+        """The last hour in steps of 30 s: throughput, commits, waits, replay modes, what the hub held."""
+        return plain(await shared.get("health", client.health, 5.0))
 
     @router.get("/doctor", dependencies=[read], response_model=list[models.Finding])
     async def doctor() -> Any:

@@ -24,12 +24,9 @@ from harvest.server.problems import RETRY_AFTER
 from harvest.server.routing import Route, in_path
 from harvest.server.sse import COMMENT, STREAM, event_of, stream_response
 
-LONGEST_WAIT = 60.0
 Handle = WorkflowHandle[Any]
 Address = Callable[..., Any]
-Wait = Annotated[
-    str, Query(pattern=r"^[0-9]{1,5}(\.[0-9]{1,3})?(ms|s|m)?$", description="how long to wait, as 5s or 500ms; at most 60s")
-]
+Wait = Annotated[str, Query(pattern=r"^[0-9]{1,5}(\.[0-9]{1,3})?(ms|s|m)?$", description="how long to wait, as 5s or 500ms")]
 Name = Annotated[str, Path(min_length=1, max_length=200, pattern=r"^[^\x00/]+$")]
 UpdateId = Annotated[str, Path(min_length=1, max_length=900, pattern=r"^[^\x00/]+$")]
 Seq = Annotated[int, Path(ge=1, lt=2**31)]
@@ -37,9 +34,9 @@ UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}
 
 
 def wait_of(text: str) -> float:
-    """`5s`, `500ms`, `1m` or a number of seconds; never more than a minute."""
+    """Seconds of `5s`, `500ms`, `1m` or a plain number."""
     number, unit = re.fullmatch(r"([0-9.]+)(ms|s|m)?", text).groups("")  # type: ignore[union-attr]
-    return min(LONGEST_WAIT, float(number) * UNITS[unit])
+    return float(number) * UNITS[unit]
 
 
 def by_execution(desk: Desk) -> Address:
@@ -87,7 +84,7 @@ def talking(router: APIRouter, desk: Desk, address: Address) -> None:
     )
     async def result(run: Run, wait: Wait = "0") -> Any:
         """The end of the logical run: its state, with result or failure. 204 while it runs."""
-        found = await run.result_snapshot(wait=wait_of(wait))
+        found = await run.result_snapshot(wait=desk.patience(wait_of(wait)))
         if found.state in ("RUNNING", "PAUSED"):
             return Response(status_code=204, headers={"Retry-After": str(RETRY_AFTER)})
         return plain(found)
@@ -105,16 +102,16 @@ def talking(router: APIRouter, desk: Desk, address: Address) -> None:
         run: Run,
         name: Name,
         arg: Annotated[list[str], Query(max_length=100, description="arguments: JSON, or what is not JSON as text")] = NONE,
-        timeout: models.Timeout = 10.0,
+        timeout: models.AskedFor = 10.0,
     ) -> Any:
         """Asks the run, open or closed; it changes nothing."""
-        return {"result": await run.query(name, *map(json_or_text, arg), timeout=timeout)}
+        return {"result": await run.query(name, *map(json_or_text, arg), timeout=desk.patience(timeout))}
 
     @router.post("/query/{name}", dependencies=[read], response_model=models.Answer)
     async def query_with_body(run: Run, name: Name, body: models.Query | None = None) -> Any:
         """The same, with the arguments in the body."""
         body = body or models.Query()
-        return {"result": await run.query(name, *body.args, timeout=body.timeout)}
+        return {"result": await run.query(name, *body.args, timeout=desk.patience(body.timeout))}
 
     @router.post(
         "/update/{name}",
@@ -131,7 +128,7 @@ def talking(router: APIRouter, desk: Desk, address: Address) -> None:
             await run.start_update(name, *body.args, update_id=update_id)
         else:
             try:
-                result = await run.update(name, *body.args, update_id=update_id, timeout=body.timeout)
+                result = await run.update(name, *body.args, update_id=update_id, timeout=desk.patience(body.timeout))
                 return {"update_id": update_id, "state": "completed", "result": result}
             except NoAnswer:
                 pass
@@ -148,7 +145,7 @@ def talking(router: APIRouter, desk: Desk, address: Address) -> None:
     async def update_result(run: Run, update_id: UpdateId, wait: Wait = "0") -> Any:
         """The result of an update by its id, whichever attempt has it. 204 while there is none."""
         try:
-            found = await run.update_result(update_id, timeout=wait_of(wait) or 0.001)
+            found = await run.update_result(update_id, timeout=desk.patience(wait_of(wait)) or 0.001)
         except NoAnswer:
             return Response(status_code=204, headers={"Retry-After": str(RETRY_AFTER)})
         return {"update_id": update_id, "state": "completed", "result": found}
@@ -174,7 +171,7 @@ def acting(router: APIRouter, desk: Desk, address: Address) -> None:
         """Ends it without asking its code."""
         body = body or models.Terminate()
         try:
-            return acted(run, await run.terminate(body.reason, timeout=body.timeout), response)
+            return acted(run, await run.terminate(body.reason, timeout=desk.patience(body.timeout)), response)
         except NoAnswer:
             return acted(run, None, response, done=False)
 
@@ -182,7 +179,7 @@ def acting(router: APIRouter, desk: Desk, address: Address) -> None:
     async def pause(run: Run, response: Response, body: models.Pause | None = None) -> Any:
         """Has it stand still, until it is resumed or terminated."""
         try:
-            return acted(run, await run.pause(timeout=(body or models.Pause()).timeout), response)
+            return acted(run, await run.pause(timeout=desk.patience((body or models.Pause()).timeout)), response)
         except NoAnswer:
             return acted(run, None, response, done=False)
 
@@ -195,7 +192,7 @@ def acting(router: APIRouter, desk: Desk, address: Address) -> None:
     async def reset(run: Run, body: models.Reset | None = None) -> Any:
         """Forks this execution from the end of a decision; an open run is terminated."""
         body = body or models.Reset()
-        new = await run.reset(body.decision, signals=body.signals, reason=body.reason, timeout=body.timeout)
+        new = await run.reset(body.decision, signals=body.signals, reason=body.reason, timeout=desk.patience(body.timeout))
         desk.changed(run.id)
         return {"workflow_id": new.id, "execution_id": new.execution_id}
 
@@ -222,7 +219,7 @@ def acting(router: APIRouter, desk: Desk, address: Address) -> None:
 def looking(router: APIRouter, desk: Desk, address: Address) -> None:
     Run = Annotated[Handle, Depends(address)]
     read = desk.needs("read")
-    Timeout = Annotated[models.Timeout, Query()]
+    Timeout = Annotated[models.AskedFor, Query()]
 
     @router.get("/history", dependencies=[read], response_model=models.EventPage, response_model_exclude_none=False)
     async def history(
@@ -254,12 +251,12 @@ def looking(router: APIRouter, desk: Desk, address: Address) -> None:
     @router.get("/stack", dependencies=[read], response_model=list[models.TaskStack])
     async def stack(run: Run, timeout: Timeout = 10.0) -> Any:
         """Where its coroutines stand; empty for a closed run."""
-        return plain(await run.stack(timeout=timeout))
+        return plain(await run.stack(timeout=desk.patience(timeout)))
 
     @router.get("/awaitables", dependencies=[read], response_model=list[models.Awaitable])
     async def awaitables(run: Run, timeout: Timeout = 10.0) -> Any:
         """What it can be woken by; empty for a closed run."""
-        return plain(await run.awaitables(timeout=timeout))
+        return plain(await run.awaitables(timeout=desk.patience(timeout)))
 
     @router.get("/diagnose", dependencies=[read], response_model=models.Diagnosis)
     async def diagnose(run: Run) -> Any:
