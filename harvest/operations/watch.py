@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +77,8 @@ class Watch(Periodic):
         super().__init__(EVERY)
         self.site = site
         self.looks = 0
+        self.ending = False
+        self.on_news: Callable[[], None] = lambda: None
         self._followed: dict[str, set[Following]] = {}
         self._readers: set[asyncio.Queue[News]] = set()
         self._seen: dict[str, tuple[int, str]] = {}
@@ -114,6 +116,14 @@ class Watch(Periodic):
             for each in followers:
                 each.moved()
         self._tell(News(more=True, fleet=True))
+
+    def finish(self) -> None:
+        """Ends every stream: the server stops."""
+        self.ending = True
+        for followers in self._followed.values():
+            for each in followers:
+                each.moved()
+        self._tell(News())
 
     # --- who looks
 
@@ -176,6 +186,8 @@ class Watch(Periodic):
                 one.moved()
 
     def _tell(self, news: News) -> None:
+        if news.runs or news.more or news.fleet:
+            self.on_news()
         for queue in self._readers:
             try:
                 queue.put_nowait(news)

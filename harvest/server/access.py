@@ -171,7 +171,8 @@ def check_same_origin(request: HTTPConnection, *, strict: bool) -> None:
         if strict:
             raise HTTPException(403, "a request with the dashboard's cookie must come from its own pages (no Origin was sent)")
         return
-    if site not in (None, "same-origin", "none") or (origin is not None and not _own(origin, request)):
+    own = site in ("same-origin", "none") if site is not None else _own(origin or "", request)
+    if not own:
         raise HTTPException(403, "this request comes from another site's page")
 
 

@@ -69,7 +69,7 @@ def create_app(client: Client, config: ServerConfig | None = None) -> FastAPI:
         redoc_url=None,
     )
     app.include_router(mounted(desk, pages(desk, access) if config.dashboard else None))
-    app.state.harvest_login = config.dashboard
+    app.state.harvest_login, app.state.harvest_desk = config.dashboard, desk
     app.add_middleware(BodyLimit, most=config.max_body)
     app.add_middleware(SecurityHeaders)
     app.add_exception_handler(HTTPException, _http)

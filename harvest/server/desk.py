@@ -32,6 +32,7 @@ class Desk:
         self.auditor = Auditor(client.db)
         self.watch = Watch(client.site)
         self.shared = Shared()
+        self.watch.on_news = self.shared.forget
 
     def patience(self, seconds: float) -> float:
         """How long a request waits that asks for so many seconds."""

@@ -50,6 +50,14 @@ def listening(config: ServerConfig) -> socket.socket:
     return found
 
 
+class Server(uvicorn.Server):
+    """Ends the streams first, for which a stop would wait."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.config.app.state.harvest_desk.watch.finish()  # type: ignore[union-attr]
+        await super().shutdown(sockets)
+
+
 async def serve(
     client: Client,
     config: ServerConfig,
@@ -64,7 +72,7 @@ async def serve(
         say(f"http://{shown}:{door.getsockname()[1]}/")
         if not closed:
             say("no token exists: anybody on this machine is let in, and nobody else (harvest token create NAME closes it)")
-        server = uvicorn.Server(
+        server = Server(
             uvicorn.Config(
                 create_app(client, config),
                 lifespan="on",

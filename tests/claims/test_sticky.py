@@ -88,7 +88,7 @@ async def test_a_pin_that_runs_out_opens_the_task(client, remote):
             await handle.signal(Counter.put, 1)
             await parked(client, "c", 2)
             taken = await decisions(client, "c")
-            assert taken[1][1:] == (two.keeper.worker_id, "expired", "cold")
+            assert taken[1][1:] == (two.keeper.worker_id, "expired", "forced")
             assert two.units["default"].decider.residents.forced == 1
             one.units["default"].claimer.active = True
             await handle.signal(Counter.put, 2)
@@ -108,7 +108,7 @@ async def test_what_another_worker_decided_makes_memory_stale(client, remote):
             if n < 3:
                 await parked(client, "c", n + 1)
         assert await handle.result(timeout=20) == [1, 2, 3]
-        assert [mode for *_, mode in await decisions(client, "c")] == ["first", "cold", "cold", "warm"]
+        assert [mode for *_, mode in await decisions(client, "c")] == ["first", "forced", "forced", "warm"]
 
 
 @pytest.mark.parametrize("how", ["stopped", "draining", "fenced"])
@@ -132,7 +132,7 @@ async def test_a_holder_that_is_gone_loses_its_pins_at_once(client, remote, how)
             await two.keeper.run_once()
         await handle.signal(Counter.put, 5)
         assert await handle.result(timeout=20) == [5]
-        assert (await decisions(client, "c"))[-1][1:] == (two.keeper.worker_id, "normal", "cold")
+        assert (await decisions(client, "c"))[-1][1:] == (two.keeper.worker_id, "normal", "forced")
     await one.stop()
 
 
@@ -182,7 +182,7 @@ async def test_a_failed_decision_leaves_the_cache(client):
             await asyncio.sleep(0.01)
         broken = False
         assert await handle.result(timeout=20) == "fine"
-        assert [mode for *_, mode in await decisions(client, "s")] == ["first", "cold"]
+        assert [mode for *_, mode in await decisions(client, "s")] == ["first", "forced"]
 
 
 async def test_another_build_is_not_eligible(client, remote):

@@ -85,7 +85,7 @@ async def test_a_memory_miss_reads_the_disk_and_the_rest_from_the_hub(client, re
         await settled(worker)
         assert not any(worker.cache.entries().values())
         modes = await remote.db.fetch(Query("t", "select replay_mode, count(*) from decisions group by 1"))
-        assert {row["replay_mode"] for row in modes} == {"first", "warm", "cold"}
+        assert {row["replay_mode"] for row in modes} == {"first", "warm", "cold", "disk"}
 
 
 async def loaded_once(client, worker, id="long"):

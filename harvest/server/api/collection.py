@@ -48,6 +48,7 @@ def options_of(body: models.Start) -> dict[str, Any]:
 def routes(desk: Desk) -> APIRouter:
     router = APIRouter(route_class=Route, responses=PROBLEMS)
     starting(router, desk)
+    in_bulk(router, desk)
     listing(router, desk)
     letters(router, desk)
     return router
@@ -109,11 +110,15 @@ def starting(router: APIRouter, desk: Desk) -> None:
         desk.changed(body.id)
         return {"update_id": update_id, "state": "completed", "result": result}
 
-    @router.post("/workflows/bulk", tags=["runs"], dependencies=[operate], response_model=models.BulkReport)
+
+def in_bulk(router: APIRouter, desk: Desk) -> None:
+    @router.post(
+        "/workflows/bulk", tags=["runs"], dependencies=[desk.needs("operate", mutates=True)], response_model=models.BulkReport
+    )
     async def bulk(body: models.Bulk) -> Any:
         """One act on all open runs that match: a dry run unless told otherwise."""
         filters = {name: value for name, value in body.filters.model_dump().items() if value is not None}
-        report = await client.bulk(
+        report = await desk.client.bulk(
             body.verb,
             signal=body.signal,
             args=tuple(body.args),

@@ -119,7 +119,7 @@ def changes(router: APIRouter, desk: Desk) -> None:
 async def _news(desk: Desk) -> AsyncIterator[str]:
     async with desk.watch.news() as queue:
         yield event_of("hello", {})
-        while True:
+        while not desk.watch.ending:
             try:
                 gathered = [await asyncio.wait_for(queue.get(), 15)]
             except TimeoutError:

@@ -66,6 +66,7 @@ def routes(desk: Desk, address: Address, prefix: str, family: str) -> APIRouter:
         generate_unique_id_function=lambda route: f"{route.name}_{family.replace(' ', '_')}",
     )
     talking(router, desk, address)
+    updating(router, desk, address)
     acting(router, desk, address)
     looking(router, desk, address)
     caring(router, desk, address)
@@ -113,9 +114,13 @@ def talking(router: APIRouter, desk: Desk, address: Address) -> None:
         body = body or models.Query()
         return {"result": await run.query(name, *body.args, timeout=desk.patience(body.timeout))}
 
+
+def updating(router: APIRouter, desk: Desk, address: Address) -> None:
+    Run = Annotated[Handle, Depends(address)]
+
     @router.post(
         "/update/{name}",
-        dependencies=[operate],
+        dependencies=[desk.needs("operate", mutates=True)],
         response_model=models.Updated,
         responses={202: {"model": models.Updated, "description": "It is durable, and has no result yet"}},
     )
@@ -138,7 +143,7 @@ def talking(router: APIRouter, desk: Desk, address: Address) -> None:
 
     @router.get(
         "/update/{update_id}/result",
-        dependencies=[read],
+        dependencies=[desk.needs("read")],
         response_model=models.Updated,
         responses={204: {"description": "It has no result yet"}},
     )
@@ -339,6 +344,8 @@ async def _follow(desk: Desk, run: Handle, execution_id: UUID, seen: int) -> Asy
             async for event in run.history(after=seen):
                 seen = event["event_id"]
                 yield event_of(event["type"], plain(event), id=str(seen))
+            if desk.watch.ending:
+                return
             if closed:
                 yield event_of("end", {"execution_id": str(execution_id)})
                 return

@@ -52,9 +52,10 @@ async function refresh(url = location.href) {
   }
 }
 
-let timer;
+let timer, tail;
 const held = () => $("#list .rows:hover") !== null;  // rows must not move away from under the pointer
-const soon = () => { if (document.hidden || held()) { stale = true; return; } clearTimeout(timer); timer = setTimeout(refresh, Math.max(120, 500 - (Date.now() - loaded))); };
+const soon = () => { if (document.hidden || held()) { stale = true; return; } clearTimeout(timer); timer = setTimeout(() => refresh(), Math.max(120, 500 - (Date.now() - loaded))); clearTimeout(tail); tail = setTimeout(() => refresh(), 3500); };
+// The second one catches up with what the server had not counted anew yet.
 let stale = false;
 const catchUp = () => { if (stale && !document.hidden && !held()) { stale = false; refresh(); } };
 document.addEventListener("visibilitychange", catchUp);
@@ -68,7 +69,7 @@ const pulse = $("#pulse");
 function listen() {
   const stream = new EventSource(`${base}/api/changes`);
   const say = (text, name) => { pulse.textContent = text; pulse.className = `pulse ${name}`; };
-  stream.addEventListener("hello", () => { const back = pulse.classList.contains("lost"); say("live", "live"); if (back) soon(); });
+  stream.addEventListener("hello", () => { say("live", "live"); refresh(); });  // what moved before it was heard of
   stream.onerror = () => say("away", "lost");
   const mine = $("[data-run]");
   stream.addEventListener("runs", (event) => {

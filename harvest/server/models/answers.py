@@ -1,108 +1,19 @@
-"""Bodies of requests and answers, as OpenAPI shows them. Payloads are any JSON."""
+"""Bodies of answers."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from harvest.ids import WORKFLOW_ID_CAP
-
-Json = Any
-
-
-def _number(value: Any) -> Any:
-    """JSON numbers only: a truth value or a text is none."""
-    if isinstance(value, (bool, str)):
-        raise ValueError("must be a number")
-    return value
-
-
-def _moment(value: Any) -> Any:
-    """ISO 8601 only: a bare number would be taken for seconds since 1970."""
-    if isinstance(value, str) and "-" not in value[1:]:
-        raise ValueError("must be a time as in ISO 8601, with its offset")
-    return value
-
-
-Number = BeforeValidator(_number)
-Moment = Annotated[AwareDatetime, BeforeValidator(_moment)]
-Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00]+$")]
-WorkflowId = Annotated[str, Field(min_length=1, max_length=WORKFLOW_ID_CAP, pattern=r"^[^@\x00][^\x00]*$")]
-Queue = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^@\x00]+$")]
-Text = Annotated[str, Field(max_length=10_000, pattern=r"^[^\x00]*$")]
-Note = Annotated[str, Field(min_length=1, max_length=10_000, pattern=r"^[^\x00]+$")]
-Key = Annotated[str, Field(min_length=1, max_length=900, pattern=r"^[^\x00]+$")]
-Seconds = Annotated[float, Number, Field(gt=0, lt=1e9, description="seconds", allow_inf_nan=False)]
-WAIT = Field(ge=0.001, le=60, description="seconds to wait for an answer", allow_inf_nan=False)
-Timeout = Annotated[float, Number, WAIT]
-AskedFor = Annotated[float, WAIT]
-"""The same as a query parameter, which is a text."""
-State = Literal["RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED", "TERMINATED", "TIMED_OUT", "CONTINUED_AS_NEW"]
-
-
-class Body(BaseModel):
-    """A request: what is not known is refused, not ignored."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class Retry(Body):
-    """`harvest.RetryPolicy`. Waits in seconds; `max_attempts` 0 means without end."""
-
-    max_attempts: Annotated[int, Number, Field(ge=0, lt=2**31)] = 0
-    initial: Seconds = 1.0
-    factor: Annotated[float, Number, Field(ge=1, le=1e6, allow_inf_nan=False)] = 2.0
-    cap: Seconds = 60.0
-    jitter: Annotated[float, Number, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.1
-    non_retryable: list[Name] = Field([], max_length=100)
-
-
-Args = Annotated[list[Json], Field(description="Arguments, in their order", max_length=100)]
-
-
-class Start(Body):
-    """A run to start. `timeout` ends an attempt as TIMED_OUT, `chain_timeout` all attempts together, `delay` puts off the first
-    decision."""
-
-    type: Name
-    id: WorkflowId
-    args: Args = []
-    queue: Queue = "default"
-    build_id: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^@\s\x00]+$")] | None = None
-    conflict: Literal["fail", "use_existing", "terminate_existing"] | None = None
-    reuse: Literal["allow_duplicate", "allow_failed", "reject_duplicate"] = "allow_duplicate"
-    priority: Annotated[int, Number, Field(ge=-1000, le=1000)] = 0
-    timeout: Seconds | None = None
-    chain_timeout: Seconds | None = None
-    delay: Seconds | None = None
-    retry: Retry | None = None
-    memo: Json = None
-    search_attributes: dict[str, Json] | None = None
-
-
-class SignalWithStart(Start):
-    signal: Name
-    signal_args: Args = []
-
-
-class UpdateWithStart(Start):
-    update: Name
-    update_args: Args = []
-    update_id: Key | None = None
-    update_timeout: Timeout = 30.0
+from harvest.server.models.scalars import Json
 
 
 class Started(BaseModel):
     workflow_id: str
     execution_id: UUID
-
-
-class Signal(Body):
-    args: Args = []
-    idempotency_key: Key | None = None
 
 
 class Signalled(BaseModel):
@@ -112,20 +23,8 @@ class Signalled(BaseModel):
     routed_execution_id: UUID | None = None
 
 
-class Query(Body):
-    args: Args = []
-    timeout: Timeout = 10.0
-
-
 class Answer(BaseModel):
     result: Json
-
-
-class Update(Body):
-    args: Args = []
-    update_id: Key | None = None
-    wait: Literal["admitted", "completed"] = "completed"
-    timeout: Timeout = 30.0
 
 
 class Updated(BaseModel):
@@ -136,18 +35,6 @@ class Updated(BaseModel):
     result: Json = None
 
 
-class Reason(Body):
-    reason: Text = ""
-
-
-class Terminate(Reason):
-    timeout: Timeout = 10.0
-
-
-class Pause(Body):
-    timeout: Timeout = 10.0
-
-
 class Acted(BaseModel):
     """`execution_id` is the one that was acted on. `done` is false where the request is stored and no worker has carried it out
     yet."""
@@ -155,32 +42,6 @@ class Acted(BaseModel):
     workflow_id: str
     execution_id: UUID | None = None
     done: bool = True
-
-
-class Reset(Body):
-    """`decision` is the one from whose end the run is forked; the last that did not close it by default."""
-
-    decision: Annotated[int, Number, Field(ge=0, lt=2**31)] | None = None
-    signals: Literal["reapply", "drop"] = "reapply"
-    reason: Text = ""
-    timeout: Timeout = 10.0
-
-
-class Rerun(Body):
-    id: WorkflowId | None = None
-
-
-class FailActivity(Reason):
-    pass
-
-
-class Hold(Body):
-    reason: Note
-
-
-class TriageNote(Body):
-    note: Note
-    status: Literal["open", "investigating", "resolved"] = "investigating"
 
 
 class Erased(BaseModel):
@@ -357,31 +218,6 @@ class Triaged(BaseModel):
     note: str
 
 
-class Filters(Body):
-    """Which open runs a bulk act is about; at least one, or `everything`."""
-
-    state: Literal["RUNNING", "PAUSED"] | None = None
-    type: Name | None = None
-    queue: Name | None = None
-    prefix: Name | None = None
-    search_attributes: dict[str, Json] | None = None
-    after: Moment | None = None
-    before: Moment | None = None
-
-
-class Bulk(Body):
-    """A dry run unless told otherwise: it counts and shows what would be done."""
-
-    verb: Literal["cancel", "terminate", "signal", "pause", "resume"]
-    filters: Filters = Filters()
-    everything: bool = False
-    dry_run: bool = True
-    signal: Name | None = None
-    args: Args = []
-    reason: Text = ""
-    limit: Annotated[int, Number, Field(ge=0, lt=2**31)] | None = None
-
-
 class Target(BaseModel):
     workflow_id: str
     execution_id: UUID
@@ -454,47 +290,11 @@ class EntityState(Entity):
     state: Json
 
 
-class Call(Body):
-    args: Args = []
-    idempotency_key: Key | None = None
-    timeout: Timeout = 30.0
-
-
 class Called(BaseModel):
     """`state` is completed, or stored where no worker has answered yet: with the same key it can be asked for again."""
 
     state: Literal["completed", "stored"]
     result: Json = None
-
-
-class Token(Body):
-    """What a read waits for: this entity as far as this event."""
-
-    type: Name
-    key: Key
-    execution_id: UUID
-    event_id: Annotated[int, Number, Field(ge=0, lt=2**31)]
-
-
-def _scalar(value: Any) -> Any:
-    if value is None or isinstance(value, (str, int, float)):
-        return value
-    raise ValueError("a parameter is a text, a number, a truth value or null")
-
-
-Parameter = Annotated[str | int | float | bool | None, BeforeValidator(_scalar)]
-
-
-class Sql(Body):
-    """One SELECT over the table `entity (type, key, state, event_id, updated_at)`."""
-
-    sql: str = Field(min_length=1, max_length=20_000, examples=["SELECT key, state FROM entity"])
-    params: list[Parameter] | dict[str, Parameter] = []
-    timeout: Timeout = 10.0
-
-
-class FleetSql(Sql):
-    after: list[Token] = Field([], max_length=1000)
 
 
 class Rows(BaseModel):
