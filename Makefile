@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check format lint types walls bench bench-compare bench-fleet soak clean venv
+.PHONY: help demo test check format lint types walls bench bench-compare bench-fleet bench-http board soak clean venv
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -57,8 +57,14 @@ bench-compare: $(STAMP)  ## the same beside DBOS, alternating
 soak: $(STAMP)  ## fault after fault against a fleet under load; MINUTES=30, ARGS="--seed 7"
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),10) $(ARGS)
 
+bench-http: $(STAMP)  ## the server: overhead over the client, lists of a million runs, what viewers cost
+	$(BIN)/python -m benchmarks.http $(ARGS)
+
 bench-fleet: $(STAMP)  ## scale-out, failover, hand-over, the cost of an idle fleet; ARGS="failover --json out.json"
 	$(BIN)/python -m benchmarks.fleet $(ARGS)
+
+board: $(STAMP)  ## the Grafana board and the alert rules, from the list of metrics
+	$(BIN)/python -m harvest.telemetry.board docs/reference
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .harvest .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -16,6 +16,7 @@ from harvest.core.events import ActivityOptions
 from harvest.decisions.ports import Step
 from harvest.definitions.activity import ActivityDefinition
 from harvest.errors import ActivityTimeout
+from harvest.telemetry import traces
 
 
 class Attempt:
@@ -111,6 +112,11 @@ class Attempt:
 
     async def call(self, definition: ActivityDefinition, args: tuple[Any, ...], threads: Threads) -> Any:
         """Runs the function under its time-outs. Raises what it raises, or `ActivityTimeout`."""
+        step = self.step
+        with traces.attempting(step.name, step.execution_id, step.workflow_id, step.seq, self.number):
+            return await self._call(definition, args, threads)
+
+    async def _call(self, definition: ActivityDefinition, args: tuple[Any, ...], threads: Threads) -> Any:
         current_attempt.set(self)
         options = self.options
         if definition.is_async and options.start_to_close is None and options.heartbeat is None:

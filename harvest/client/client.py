@@ -41,6 +41,7 @@ from harvest.operations.entity_sql import FleetRows, Token
 from harvest.operations.health import Point
 from harvest.operations.site import Site, as_json
 from harvest.operations.switch import Switched
+from harvest.telemetry.traces import calling, reached
 from harvest.workflow import WorkflowFunction
 
 T = TypeVar("T")
@@ -136,13 +137,15 @@ class Client:
         """
         connection, conflict = options.pop("connection", None), options.get("conflict", "fail")
         run, definition = await self._new_run(workflow, args, id, options)
-        if connection is not None:
-            if conflict == "terminate_existing":
-                raise ConfigError("conflict", "terminate_existing cannot be part of your transaction")
-            async with self.db.inside(connection) as session:
-                started = await starting.start_inside(self.site, session, run, conflict)
-        else:
-            started = await starting.start(self.site, run, conflict)
+        with calling("start", run.type, workflow_id=id):
+            if connection is not None:
+                if conflict == "terminate_existing":
+                    raise ConfigError("conflict", "terminate_existing cannot be part of your transaction")
+                async with self.db.inside(connection) as session:
+                    started = await starting.start_inside(self.site, session, run, conflict)
+            else:
+                started = await starting.start(self.site, run, conflict)
+            reached(started.execution_id)
         return WorkflowHandle(self.site, id, started.execution_id, definition)
 
     async def _new_run(

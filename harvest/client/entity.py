@@ -26,6 +26,7 @@ from harvest.operations import entities, entity_sql, query
 from harvest.operations.entities import Address
 from harvest.operations.entity_sql import EntityRows, Token
 from harvest.operations.site import Site
+from harvest.telemetry.traces import calling
 
 R = TypeVar("R")
 KEY_CAP = 900
@@ -103,7 +104,8 @@ class EntityHandle:
         site.check_home(self.id)
         await site.check_type(self.address.pool, self.type, entity=True)
         try:
-            return await entities.call(site, self.address, name, raw, key, seconds("timeout", timeout) or 60.0)
+            with calling("call", f"{self.type}.{name}", workflow_id=self.id):
+                return await entities.call(site, self.address, name, raw, key, seconds("timeout", timeout) or 60.0)
         except Answer as bad:
             if bad.rejected:
                 raise OperationRejected(name, bad.failure.message, type=bad.failure.type) from error_of(bad.failure)

@@ -36,6 +36,7 @@ from harvest.operations import again, follow, message, pause, query, update
 from harvest.operations.follow import Outcome
 from harvest.operations.live import exactly, find, live_attempt
 from harvest.operations.site import Site
+from harvest.telemetry.traces import calling
 from harvest.workflow import UpdateMethod
 
 T = TypeVar("T")
@@ -240,7 +241,8 @@ class WorkflowHandle(Operated, Generic[T]):
         name, raw, _ = handler_call("signal", signal, args, self._definition)
         if idempotency_key is not None:
             check_name("idempotency_key", idempotency_key, KEY_CAP)
-        taken = await message.signal(self._site, self.id, name, raw, idempotency_key, self._attempt)
+        with calling("signal", name, workflow_id=self.id):
+            taken = await message.signal(self._site, self.id, name, raw, idempotency_key, self._attempt)
         return Signalled(self.id, taken if self.execution_id not in (None, taken) else None)
 
     @overload
@@ -251,7 +253,8 @@ class WorkflowHandle(Operated, Generic[T]):
         """Asks the run, open or closed. Raises `QueryFailed` or `QueryTimeout`."""
         name, raw, handler = handler_call("query", query_, args, self._definition)
         attempt = None if self._attempt is None else (await find(self._site, self.id, self._attempt))["execution_id"]
-        answer = await query.query(self._site, self.id, attempt, name, raw, seconds("timeout", timeout) or 10.0)
+        with calling("query", name, workflow_id=self.id):
+            answer = await query.query(self._site, self.id, attempt, name, raw, seconds("timeout", timeout) or 10.0)
         return msgspec.json.decode(answer) if handler is None else handler.signature.decode_result(answer)
 
     @overload
@@ -270,7 +273,8 @@ class WorkflowHandle(Operated, Generic[T]):
             check_name("update_id", update_id, KEY_CAP)
         try:
             patience = seconds("timeout", timeout) or 60.0
-            answer = await update.update(self._site, self.id, name, raw, update_id, patience, self._attempt)
+            with calling("update", name, workflow_id=self.id):
+                answer = await update.update(self._site, self.id, name, raw, update_id, patience, self._attempt)
         except Answer as bad:
             raise _bad_end(name, bad) from error_of(bad.failure)
         return msgspec.json.decode(answer) if handler is None else handler.signature.decode_result(answer)

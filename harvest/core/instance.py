@@ -21,6 +21,7 @@ from harvest.core.loop import STEPS_PER_DECISION, DurableTimer, WorkflowLoop, dr
 from harvest.core.program import ContinueAsNew, Outcome, Program, RunInfo, Sealed
 from harvest.errors import NonDeterminismError, OperationCycle, WorkflowMisuse
 from harvest.failure import Failure, failure_of
+from harvest.telemetry import traces
 
 log = logging.getLogger("harvest.workflow")
 Decode = Callable[[msgspec.Raw], Any]
@@ -59,6 +60,7 @@ class Instance:
         self.info, self.program = info, program
         self.check_activity = check_activity
         self.loop = WorkflowLoop(self, info.seed)  # type: ignore[abstract]
+        self.span = traces.watch(self.loop.context)
         self.now_us = 0
         self._random: random.Random | None = None
         self.target: Any = None

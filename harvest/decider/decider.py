@@ -29,6 +29,7 @@ from harvest.decider.prune import Pruner
 from harvest.decider.shelf import Shelf
 from harvest.decider.strikes import Strikes
 from harvest.decider.timers import Timers
+from harvest.decider.tracing import Tracing
 from harvest.decisions.answers import Admitted, Undelivered
 from harvest.decisions.decide import ENDING, Draft, decide, needs_its_row
 from harvest.decisions.ports import Hands, Holdings
@@ -88,6 +89,7 @@ class Decider(Service):
         self.waits = Spread()  # from ready to driven
         self.minute = LastMinute(clock.monotonic)
         self.timed: Callable[[float, str, str], None] | None = None
+        self.tracing: Tracing | None = None
         self.effects = Effects(self)
         writer = Writer(pool)
         self.lanes = [Lane(db, writer, options.first_lane + n, self._gate) for n in range(options.lanes)]
@@ -437,10 +439,14 @@ class Decider(Service):
         began = perf_counter()
         self.waits.add(began - (run.since or began))
         self.driving.begin(run)
+        if self.tracing is not None:
+            self.tracing.begin(run, mode)
         try:
             return decide(run, now, mode, self.hands.reserve, self.options.attempts)
         finally:
             self.driving.end()
+            if self.tracing is not None:
+                self.tracing.drove(run)
             if run.info is not None:
                 self.outcomes[run.info.type, mode] += 1
                 if self.timed is not None:
@@ -479,6 +485,8 @@ class Decider(Service):
         for draft in drafts:
             run = draft.run
             run.busy = run.parking = False
+            if self.tracing is not None:
+                self.tracing.landed(draft)
             if self.runs.get(run.execution_id) is not run:
                 # Dropped while it was on its way: durable all the same, and whoever owns it now goes on from there.
                 for seq in self.unreserve(draft):

@@ -35,6 +35,8 @@ class Strikes:
         """The instance goes, the run stays open and is tried again; after three strikes it is parked in the dead letters
         until a new worker comes."""
         decider = self.decider
+        if decider.tracing is not None:
+            decider.tracing.failed(run, exc)
         decider.residents.take(run)
         if run.launch is not None:
             decider.launches.abandon(run)

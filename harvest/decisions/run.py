@@ -124,6 +124,7 @@ class Run:
         "retry",
         "seen",
         "since",
+        "span",
         "stored",
         "strikes",
         "tasks",
@@ -169,6 +170,7 @@ class Run:
         self.questions: list[Question] = []
         self.strikes = 0
         self.failing = False  # its row tells of a failed decision
+        self.span: Any = None  # of the decision that is being made, where decisions are traced
         self.since = 0.0  # when it became ready, while decisions are timed
         self.dead = False
         self.blocked_until = 0

@@ -18,6 +18,7 @@ from harvest.client.client import Client
 from harvest.clock import Clock, HubClock, SystemClock
 from harvest.config import WorkerConfig, seconds
 from harvest.core.events import Arrival
+from harvest.decider.tracing import Tracing
 from harvest.decisions.ports import Step
 from harvest.decisions.run import Delivery
 from harvest.definitions.registry import Registry
@@ -37,6 +38,7 @@ from harvest.operations.site import Site
 from harvest.ownership.keeper import Identity, Keeper
 from harvest.ownership.term import Term
 from harvest.service import Service
+from harvest.telemetry import traces
 from harvest.telemetry.export import Endpoint, Instruments, is_set_up
 from harvest.wakes.topics import ASK, DECIDE, OWNERS, QUEUE, WATCH
 
@@ -245,6 +247,8 @@ class Worker(Service):
     def _measure(self) -> None:
         """With `metrics_port` an endpoint of its own, else whatever OpenTelemetry provider the program has set up."""
         provider = None if self.endpoint is None else self.endpoint.provider
+        for unit in self.units.values():
+            unit.decider.tracing = Tracing(self.queue) if traces.on() else None
         self.instrumented = Instrumented(self, Instruments(provider), timed=provider is not None or is_set_up())
 
     def _say_hello(self) -> None:

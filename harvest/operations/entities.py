@@ -26,6 +26,7 @@ from harvest.operations.message import put
 from harvest.operations.site import LocalOwner, Site
 from harvest.operations.start import new_run
 from harvest.operations.update import answer_of_mail, recorded, unpack
+from harvest.telemetry.traces import reached
 
 ANONYMOUS = "~"
 """Calls without an idempotency key have one of ours that begins with this; their answers are not kept for long."""
@@ -106,6 +107,7 @@ async def _directly(site: Site, to: Address, call: OperationCalled, patience: fl
     execution_id = await _hand_over(site, to, Delivery(call, ack=ack))
     if execution_id is None:
         return None
+    reached(execution_id)
     try:
         async with asyncio.timeout(patience):
             answer: msgspec.Raw = await ack
@@ -163,6 +165,7 @@ async def _put(site: Site, to: Address, mail: Mail) -> Row:
             await executions.start(session, [run])
             row = (await messages.send(session, [mail])).get(mail.message_id)
     site.wake(row["pool"], row["execution_id"], row["partition"], to.workflow_id)
+    reached(row["execution_id"])
     return row
 
 

@@ -23,6 +23,7 @@ from harvest.ids import is_entity, new_id, partition_of
 from harvest.operations.follow import result
 from harvest.operations.live import act_on_live
 from harvest.operations.site import Site
+from harvest.telemetry.traces import reached
 
 
 async def deliver(
@@ -40,14 +41,16 @@ async def deliver(
     It goes to the open run of the id, or with `attempt` to the live attempt of that execution. `WorkflowNotFound` where
     none is open.
     """
+    found = None
     if attempt is not None:
         mail = Mail(new_id(), workflow_id, kind, name, key, encode_event(arrival))
-        return (await put_to_live(site, mail, attempt))["execution_id"]  # type: ignore[no-any-return]
-    if key is None:
-        taken = await _directly(site, workflow_id, arrival)
-        if taken is not None:
-            return taken
-    return await post(site, workflow_id, kind, name, arrival, key)
+        found = (await put_to_live(site, mail, attempt))["execution_id"]
+    elif key is None:
+        found = await _directly(site, workflow_id, arrival)
+    if found is None:
+        found = await post(site, workflow_id, kind, name, arrival, key)
+    reached(found)
+    return found
 
 
 def offer(site: Site, workflow_id: str, arrival: Arrival) -> tuple[UUID, asyncio.Future[Any]] | None:

@@ -17,6 +17,7 @@ from harvest.ids import new_id
 from harvest.operations.follow import LOOK_EVERY
 from harvest.operations.message import check_workflow, offer, put, put_to_live
 from harvest.operations.site import Site
+from harvest.telemetry.traces import reached
 from harvest.wakes.topics import REPLY, reply_key
 
 
@@ -80,6 +81,7 @@ async def _stored(
         row = await put(site, mail)
         if row is not None:
             site.wake(row["pool"], row["execution_id"], row["partition"], workflow_id)
+            reached(row["execution_id"])
         return mail, row is None or not row["stored"]
     try:
         return mail, not (await put_to_live(site, mail, attempt))["stored"]
@@ -107,6 +109,7 @@ async def _directly(
     if offered is None:
         return None
     execution_id, ack = offered
+    reached(execution_id)
     try:
         answer: msgspec.Raw = await asyncio.wait_for(ack, patience)
         return answer

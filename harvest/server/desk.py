@@ -14,8 +14,9 @@ from harvest.client import Client
 from harvest.operations.audit import Auditor
 from harvest.operations.watch import Watch
 from harvest.server.access import Principal
+from harvest.server.metrics import ServerMetrics
 from harvest.server.problems import MEDIA_TYPE, Problem
-from harvest.server.routing import audited
+from harvest.server.routing import audited, counting
 from harvest.server.shared import Shared
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -33,6 +34,8 @@ class Desk:
         self.watch = Watch(client.site)
         self.shared = Shared()
         self.watch.on_news = self.shared.forget
+        self.metrics = ServerMetrics(client, self.shared, self.watch)
+        self.route = counting(self.metrics)
 
     def patience(self, seconds: float) -> float:
         """How long a request waits that asks for so many seconds."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from time import perf_counter
 from typing import Any
 from urllib.parse import unquote
 
 from fastapi import HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
@@ -18,6 +20,7 @@ from harvest.errors import HarvestError
 from harvest.operations.audit import Auditor
 from harvest.server import problems
 from harvest.server.access import Principal
+from harvest.server.metrics import ServerMetrics
 
 log = logging.getLogger("harvest.server")
 NAMED = ("id", "type", "verb", "name", "dry_run", "signal", "update")
@@ -25,13 +28,20 @@ NAMED = ("id", "type", "verb", "name", "dry_run", "signal", "update")
 
 
 class Route(APIRoute):
-    """A route whose errors are problem documents wherever it is mounted."""
+    """A route whose errors are problem documents wherever it is mounted, and whose requests are counted."""
+
+    metrics: ServerMetrics
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
+        handle, metrics = super().get_route_handler(), self.metrics
 
         async def answer(request: Request) -> Response:
+            began = perf_counter()
             response = await _answered(handle, request)
+            stream = isinstance(response, StreamingResponse)
+            metrics.record(
+                template_of(request), request.method, response.status_code, None if stream else perf_counter() - began
+            )
             deed = getattr(request.state, "harvest_deed", None)
             if deed is not None:
                 auditor, audit_id = deed
@@ -39,6 +49,17 @@ class Route(APIRoute):
             return response
 
         return answer
+
+
+def counting(metrics: ServerMetrics) -> type[Route]:
+    """The class of routes that count with these metrics."""
+    return type("CountedRoute", (Route,), {"metrics": metrics})
+
+
+def template_of(request: Request) -> str:
+    """The route's path below /api, without what was filled in; the same wherever it is mounted."""
+    template: str = getattr(request.scope.get("route"), "path_format", "?")
+    return "/api" + template.rpartition("/api")[2]
 
 
 async def _answered(handle: Callable[[Request], Coroutine[Any, Any, Response]], request: Request) -> Response:
@@ -81,13 +102,12 @@ async def audited(request: Request, who: Principal, auditor: Auditor) -> None:
             body = None
         if isinstance(body, dict):
             target |= {k: v[:600] if isinstance(v, str) else v for k in NAMED if isinstance(v := body.get(k), (str, bool))}
-    template = getattr(request.scope.get("route"), "path_format", request.url.path)
     audit_id = await auditor.begin(
         actor=who.name,
         token_id=who.token_id,
         address=request.client.host if request.client else None,
         method=request.method,
-        route="/api" + template.rpartition("/api")[2],  # the same wherever it is mounted
+        route=template_of(request),
         target={name: value if isinstance(value, bool) else clean(str(value)) for name, value in target.items()},
     )
     request.state.harvest_deed = (auditor, audit_id)

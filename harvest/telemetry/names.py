@@ -14,7 +14,7 @@ class Metric(NamedTuple):
     meaning: str
 
 
-METRICS: dict[str, Metric] = {
+WORKER: dict[str, Metric] = {
     "harvest.workflow.resident": Metric(
         "counter",
         "{decision}",
@@ -71,5 +71,24 @@ METRICS: dict[str, Metric] = {
     "sticky_execution_workers.evictions": Metric("counter", "{run}", (), "runs that left the cache for others"),
     "sticky_execution_workers.pressure": Metric("gauge", "1", (), "1 while the cache is nine tenths full"),
 }
+SERVER: dict[str, Metric] = {
+    "harvest.server.requests": Metric("counter", "{request}", ("route", "method", "status"), "requests of the HTTP API"),
+    "harvest.server.request.duration": Metric("histogram", "s", ("route", "method"), "how long they took, streams left out"),
+    "harvest.server.streams": Metric("gauge", "{stream}", (), "streams of events that are open"),
+    "harvest.hub.workers": Metric("gauge", "{worker}", ("queue",), "workers whose lease holds"),
+    "harvest.hub.partitions.unowned": Metric("gauge", "{partition}", ("pool",), "partitions of served pools without an owner"),
+    "harvest.hub.open_runs": Metric("gauge", "{run}", (), "open runs"),
+    "harvest.hub.workflow_backlog": Metric("gauge", "{task}", (), "runs that are due, and wait for a decision"),
+    "harvest.hub.activity_backlog": Metric("gauge", "{task}", (), "activities that are due, and wait for a worker"),
+    "harvest.hub.dead_letters": Metric("gauge", "{run}", (), "runs that nobody can decide, and those that ended at the cap"),
+    "harvest.hub.decisions.rate": Metric("gauge", "{decision}/s", (), "decisions of all workers, in the last half minute"),
+    "harvest.hub.replays.rate": Metric("gauge", "{decision}/s", ("mode",), "the same by how they began: warm, first, disk, …"),
+    "harvest.hub.closed.rate": Metric("gauge", "{run}/s", ("state",), "runs that ended, by state, in the last half minute"),
+    "harvest.hub.commit.latency": Metric("gauge", "s", ("quantile",), "how long commits took (0.5 and 0.95)"),
+    "harvest.hub.schedule_to_start": Metric("gauge", "s", ("quantile",), "activities from due to claimed (0.5 and 0.95)"),
+    "harvest.hub.failovers": Metric("counter", "{worker}", (), "workers that were fenced, as far as the hub remembers"),
+}
+METRICS: dict[str, Metric] = {**WORKER, **SERVER}
+"""All of them: what a worker exports, and what the server does."""
 PRESSURE = 0.9
 """The part of the cache from which on its worker counts as under pressure."""

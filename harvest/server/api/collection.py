@@ -13,7 +13,6 @@ from harvest.errors import NoAnswer
 from harvest.ids import new_id
 from harvest.server import models
 from harvest.server.desk import PROBLEMS, Desk, cursor_place, cursor_text
-from harvest.server.routing import Route
 
 Name = Annotated[str, Query(min_length=1, max_length=200, pattern=r"^[^\x00]+$")]
 Prefix = Annotated[str, Query(min_length=1, max_length=512, pattern=r"^[^\x00]+$", description="of the workflow id")]
@@ -46,7 +45,7 @@ def options_of(body: models.Start) -> dict[str, Any]:
 
 
 def routes(desk: Desk) -> APIRouter:
-    router = APIRouter(route_class=Route, responses=PROBLEMS)
+    router = APIRouter(route_class=desk.route, responses=PROBLEMS)
     starting(router, desk)
     in_bulk(router, desk)
     listing(router, desk)

@@ -12,7 +12,7 @@ from harvest.operations.entity_sql import Token
 from harvest.server import models
 from harvest.server.api.collection import Cursor, Limit
 from harvest.server.desk import PROBLEMS, Desk, cursor_key, cursor_text
-from harvest.server.routing import Route, in_path
+from harvest.server.routing import in_path
 
 TYPE = r"^[^\x00/:]+$"
 Type = Annotated[str, Path(min_length=1, max_length=200, pattern=TYPE)]
@@ -22,7 +22,7 @@ Prefix = Annotated[str, Query(max_length=500, pattern=r"^[^\x00]*$", description
 
 
 def routes(desk: Desk) -> APIRouter:
-    router = APIRouter(prefix="/entities", route_class=Route, responses=PROBLEMS, tags=["entities"])
+    router = APIRouter(prefix="/entities", route_class=desk.route, responses=PROBLEMS, tags=["entities"])
     all_of_them(router, desk)
     one(router, desk)
     return router

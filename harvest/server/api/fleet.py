@@ -13,8 +13,8 @@ from harvest.operations.watch import News
 from harvest.server import models
 from harvest.server.api.collection import Cursor, Limit, Name
 from harvest.server.desk import PROBLEMS, Desk, cursor_place, cursor_text
+from harvest.server.metrics import CONTENT_TYPE
 from harvest.server.problems import problem, problem_response
-from harvest.server.routing import Route
 from harvest.server.sse import COMMENT, STREAM, event_of, stream_response
 
 GATHER = 0.1
@@ -22,7 +22,7 @@ GATHER = 0.1
 
 
 def routes(desk: Desk) -> APIRouter:
-    router = APIRouter(route_class=Route, responses=PROBLEMS, tags=["fleet"])
+    router = APIRouter(route_class=desk.route, responses=PROBLEMS, tags=["fleet"])
     who_is_there(router, desk)
     switching(router, desk)
     records(router, desk)
@@ -69,6 +69,16 @@ def who_is_there(router: APIRouter, desk: Desk) -> None:
     async def doctor() -> Any:
         """What is wrong with the hub or its fleet, worst first."""
         return plain(await client.examine())
+
+    @router.get(
+        "/metrics",
+        dependencies=[read],
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    )
+    async def metrics() -> Response:
+        """What the server counts and what it knows of the hub, as Prometheus reads it."""
+        return Response(await desk.metrics.text(), media_type=CONTENT_TYPE)
 
     @router.get("/me", dependencies=[read], response_model=models.Me)
     async def me(who: Annotated[Any, Depends(desk.auth)]) -> Any:

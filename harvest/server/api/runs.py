@@ -21,7 +21,7 @@ from harvest.server import models
 from harvest.server.api.collection import NONE, json_or_text
 from harvest.server.desk import PROBLEMS, Desk
 from harvest.server.problems import RETRY_AFTER
-from harvest.server.routing import Route, in_path
+from harvest.server.routing import in_path
 from harvest.server.sse import COMMENT, STREAM, event_of, stream_response
 
 Handle = WorkflowHandle[Any]
@@ -60,7 +60,7 @@ def routes(desk: Desk, address: Address, prefix: str, family: str) -> APIRouter:
     """The routes of one family; `address` is the dependency that gives the handle."""
     router = APIRouter(
         prefix=prefix,
-        route_class=Route,
+        route_class=desk.route,
         responses=PROBLEMS,
         tags=[family],
         generate_unique_id_function=lambda route: f"{route.name}_{family.replace(' ', '_')}",

@@ -1,0 +1,82 @@
+"""Decisions and operations as spans: begun with the drive, ended when what was decided is durable."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from opentelemetry.trace import Span
+
+from harvest.core import events as ev
+from harvest.decisions.decide import caller_of
+from harvest.telemetry import traces
+
+if TYPE_CHECKING:
+    from harvest.decisions.decide import Draft
+    from harvest.decisions.run import Run
+
+
+class Tracing:
+    """Of one decider; there is none where nothing is traced."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+
+    def begin(self, run: Run, mode: str) -> None:
+        """The drive begins: spans of its code belong to this decision. A drive that decides nothing leaves no span."""
+        if run.info is None:
+            return
+        attributes: dict[str, Any] = {
+            "harvest.workflow.id": run.workflow_id,
+            "harvest.workflow.type": run.info.type,
+            "harvest.queue": self.queue,
+            "harvest.decision": run.decision + 1,
+            "harvest.replay_mode": mode,
+        }
+        links = [] if run.parent is None or run.decision else [run.parent.execution_id]
+        run.span = traces.begin(f"decide {run.info.type}", run.execution_id, attributes, links)
+        self._current(run, run.span)
+
+    def drove(self, run: Run) -> None:
+        """From here on nothing that its code does belongs to the decision."""
+        self._current(run, None)
+
+    def _current(self, run: Run, span: Span | None) -> None:
+        seen = None if run.instance is None else run.instance.span
+        if seen is not None:
+            seen.now = None if span is None else span.get_span_context()
+
+    def landed(self, draft: Draft) -> None:
+        run, span = draft.run, draft.run.span
+        run.span = None
+        if span is None:
+            return
+        span.set_attribute("harvest.arrivals", len(draft.deliveries))
+        span.set_attribute("harvest.commands", len(draft.commands))
+        for command in draft.commands:
+            if isinstance(command, (ev.OperationCompleted, ev.OperationFailed)):
+                self._operation(run, command, span)
+        if draft.closing is not None:
+            span.set_attribute("harvest.state", draft.state)
+            if isinstance(draft.closing, ev.RunFailed):
+                traces.failed(span, draft.closing.failure.type)
+        span.end()
+
+    def _operation(self, run: Run, command: ev.OperationCompleted | ev.OperationFailed, decision: Span) -> None:
+        caller = caller_of(command)
+        links = [] if caller is None else [UUID(caller.execution_id)]
+        attributes = {"harvest.workflow.id": run.workflow_id, "harvest.operation.id": command.update_id}
+        began = getattr(decision, "start_time", None) or time.time_ns()
+        span = traces.begin(
+            f"operation of {run.info.type if run.info else '?'}", run.execution_id, attributes, links, began_ns=began
+        )
+        if isinstance(command, ev.OperationFailed):
+            traces.failed(span, command.failure.type)
+        span.end()
+
+    def failed(self, run: Run, exc: BaseException) -> None:
+        span, run.span = run.span, None
+        if span is not None:
+            traces.failed(span, exc)
+            span.end()
