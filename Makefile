@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check format lint types walls bench bench-compare bench-fleet bench-http board soak clean venv
+.PHONY: help demo test check fuzz format lint types walls bench bench-compare bench-fleet bench-http board soak clean venv
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ bench: $(STAMP)  ## the workloads W1 to W8 and E1 to E6; ARGS="W1 E2 --json out.
 
 bench-compare: $(STAMP)  ## the same beside DBOS, alternating
 	$(BIN)/python -m benchmarks --compare dbos $(ARGS)
+
+fuzz: $(STAMP)  ## schemathesis against the API, for some minutes; EXAMPLES=50
+	HARVEST_FUZZ=$(or $(EXAMPLES),10) $(BIN)/python -m pytest tests/server/test_openapi.py
 
 soak: $(STAMP)  ## fault after fault against a fleet under load; MINUTES=30, ARGS="--seed 7"
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),10) $(ARGS)

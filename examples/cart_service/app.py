@@ -1,8 +1,9 @@
-"""The service: HTTP in front, one client and one worker inside the process."""
+"""The service: HTTP in front, one client and one worker inside the process, and Harvest's own pages for its staff."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request
+from fastapi.security import HTTPBasic, HTTPBasicCredentials
 from harvest.entity_sql import SqlError, plain
 from pydantic import BaseModel
 
@@ -17,6 +19,8 @@ import harvest
 from examples.cart_service.carts import Cart, CartState, Closed, Empty, Line, charge
 from harvest import Client, EntityHandle, Worker, WorkerConfig
 from harvest.errors import EntityNotFound, EntitySqlOff, NoAnswer, PayloadError, QueryTimeout
+from harvest.server import Principal
+from harvest.server import router as harvest_router
 
 QUEUE = "carts"
 
@@ -26,15 +30,27 @@ class Answer(BaseModel):
     rows: list[list[Any]]
 
 
+def staff(given: Annotated[HTTPBasicCredentials | None, Depends(HTTPBasic(auto_error=False))] = None) -> Principal:
+    """Who may see what Harvest shows at /ops. Your own sign-in goes here: a session, a gateway's header, a JWT.
+
+    Whoever has the password of STAFF_PASSWORD may look, act, and ask in SQL; while it is not set, nobody may.
+    """
+    password = os.environ.get("STAFF_PASSWORD")
+    if password is None or given is None or not secrets.compare_digest(given.password.encode(), password.encode()):
+        raise HTTPException(401, "this is for staff", {"WWW-Authenticate": 'Basic realm="ops"'})
+    return Principal(given.username, scopes={"operate", "sql"})
+
+
 def create_app(url: str | None = None) -> FastAPI:
     """`url` of the hub, else HARVEST_DATABASE_URL. The schema must have been migrated (`harvest migrate`)."""
+    client = harvest.connect(url or os.environ["HARVEST_DATABASE_URL"])
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         directory = os.environ.get("HARVEST_OWNER_DISK_CACHE") or tempfile.mkdtemp(prefix="carts-")
         config = WorkerConfig(owner_disk_cache=directory, owner_entity_sql=True)
         async with (
-            harvest.connect(url or os.environ["HARVEST_DATABASE_URL"]) as client,
+            client,
             Worker(client, queue=QUEUE, definitions=[Cart, charge], config=config),
         ):
             app.state.client = client
@@ -49,6 +65,7 @@ def create_app(url: str | None = None) -> FastAPI:
     for not_now in (NoAnswer, QueryTimeout, EntitySqlOff):
         app.add_exception_handler(not_now, _refuse(503))
     _routes(app)
+    app.include_router(harvest_router(client, auth=staff), prefix="/ops")
     return app
 
 

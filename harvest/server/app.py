@@ -29,7 +29,7 @@ def router(client: Client, *, auth: Callable[..., Any], dashboard: bool = True) 
     """API and dashboard as a router of your own FastAPI application: `app.include_router(router(…), prefix="/harvest")`.
 
     `auth` is a dependency of yours that returns a `Principal` (a name and scopes) or raises `HTTPException`. The client has to
-    be open while requests come in. Limits of bodies and rates, and protection from other sites' pages, are yours there.
+    be open while requests come in. Limits of bodies and rates are yours there.
     """
     desk = Desk(client, auth)
     return mounted(desk, pages(desk, None) if dashboard else None)

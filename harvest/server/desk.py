@@ -13,7 +13,7 @@ from fastapi.params import Depends as Dependency
 from harvest.client import Client
 from harvest.operations.audit import Auditor
 from harvest.operations.watch import Watch
-from harvest.server.access import Principal
+from harvest.server.access import Principal, check_same_origin
 from harvest.server.metrics import ServerMetrics
 from harvest.server.problems import MEDIA_TYPE, Problem
 from harvest.server.routing import audited, counting
@@ -46,6 +46,8 @@ class Desk:
 
         async def let_in(request: Request, who: Annotated[Principal, Depends(self.auth)]) -> Principal:
             request.state.harvest_who = who
+            if who.via == "app":  # whatever its sign-in rests on, a page of another site must not use it
+                check_same_origin(request, strict=False)
             if not who.may(scope):
                 raise HTTPException(403, f"this needs the scope {scope!r}, and {who.name!r} has {', '.join(who.scopes)}")
             if mutates:

@@ -76,3 +76,27 @@ async def test_many_shoppers_at_one_cart(http):
     added = await asyncio.gather(*(http.post("/carts/shared/lines", json=line(f"sku-{n}", 1)) for n in range(40)))
     assert sorted(a.json() for a in added) == list(range(1, 41))
     assert len((await http.get("/carts/shared")).json()["lines"]) == 40
+
+
+async def test_the_staff_has_harvests_pages_behind_the_shops_own_sign_in(http, monkeypatch):
+    monkeypatch.setenv("STAFF_PASSWORD", "open sesame")
+    await http.post("/carts/c1/lines", json=line())
+    refused = await http.get("/ops/api/entities")
+    assert (refused.status_code, refused.json()["error"]) == (401, "Unauthenticated")
+    assert refused.headers["www-authenticate"].startswith("Basic")
+    assert (await http.get("/ops/")).status_code == 401
+    staff = ("ann", "open sesame")
+    assert (await http.get("/ops/api/entities", auth=staff)).json() == {"Cart": 1}
+    shown = await http.get("/ops/entity", params={"type": "Cart", "key": "c1"}, auth=staff)
+    assert shown.status_code == 200
+    assert 'href="/ops/static/app.css"' in shown.text
+    assert (await http.get("/ops/static/app.css")).status_code == 200
+    rows = await http.post("/ops/api/entities/Cart/sql", json={"sql": "SELECT count(*) AS n FROM entity"}, auth=staff)
+    assert rows.json()["rows"] == [[1]]
+    missing = await http.get("/ops/api/workflows/by-id/nobody", auth=staff)
+    assert missing.json()["error"] == "WorkflowNotFound"
+    assert (await http.post("/ops/api/owner-mode/disable", auth=staff)).status_code == 403
+    foreign = await http.delete("/ops/api/entities/Cart/c1", auth=staff, headers={"Origin": "https://evil.example"})
+    assert foreign.status_code == 403
+    audited = await http.get("/openapi.json")
+    assert "/ops/api/workflows" in audited.json()["paths"]

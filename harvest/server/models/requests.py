@@ -19,11 +19,11 @@ class Body(BaseModel):
 class Retry(Body):
     """`harvest.RetryPolicy`. Waits in seconds; `max_attempts` 0 means without end."""
 
-    max_attempts: Annotated[int, Number, Field(ge=0, lt=2**31)] = 0
+    max_attempts: Annotated[int, Field(ge=0, lt=2**31), Number] = 0
     initial: Seconds = 1.0
-    factor: Annotated[float, Number, Field(ge=1, le=1e6, allow_inf_nan=False)] = 2.0
+    factor: Annotated[float, Field(ge=1, le=1e6, allow_inf_nan=False), Number] = 2.0
     cap: Seconds = 60.0
-    jitter: Annotated[float, Number, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.1
+    jitter: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), Number] = 0.1
     non_retryable: list[Name] = Field([], max_length=100)
 
 
@@ -41,7 +41,7 @@ class Start(Body):
     build_id: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^@\s\x00]+$")] | None = None
     conflict: Literal["fail", "use_existing", "terminate_existing"] | None = None
     reuse: Literal["allow_duplicate", "allow_failed", "reject_duplicate"] = "allow_duplicate"
-    priority: Annotated[int, Number, Field(ge=-1000, le=1000)] = 0
+    priority: Annotated[int, Field(ge=-1000, le=1000), Number] = 0
     timeout: Seconds | None = None
     chain_timeout: Seconds | None = None
     delay: Seconds | None = None
@@ -94,7 +94,7 @@ class Pause(Body):
 class Reset(Body):
     """`decision` is the one from whose end the run is forked; the last that did not close it by default."""
 
-    decision: Annotated[int, Number, Field(ge=0, lt=2**31)] | None = None
+    decision: Annotated[int, Field(ge=0, lt=2**31), Number] | None = None
     signals: Literal["reapply", "drop"] = "reapply"
     reason: Text = ""
     timeout: Timeout = 10.0
@@ -139,7 +139,7 @@ class Bulk(Body):
     signal: Name | None = None
     args: Args = []
     reason: Text = ""
-    limit: Annotated[int, Number, Field(ge=0, lt=2**31)] | None = None
+    limit: Annotated[int, Field(ge=0, lt=2**31), Number] | None = None
 
 
 class Call(Body):
@@ -154,7 +154,7 @@ class Token(Body):
     type: Name
     key: Key
     execution_id: UUID
-    event_id: Annotated[int, Number, Field(ge=0, lt=2**31)]
+    event_id: Annotated[int, Field(ge=0, lt=2**31), Number]
 
 
 def _scalar(value: Any) -> Any:

@@ -33,9 +33,9 @@ Queue = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^@\x00]+$
 Text = Annotated[str, Field(max_length=10_000, pattern=r"^[^\x00]*$")]
 Note = Annotated[str, Field(min_length=1, max_length=10_000, pattern=r"^[^\x00]+$")]
 Key = Annotated[str, Field(min_length=1, max_length=900, pattern=r"^[^\x00]+$")]
-Seconds = Annotated[float, Number, Field(gt=0, lt=1e9, description="seconds", allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, lt=1e9, description="seconds", allow_inf_nan=False), Number]
 WAIT = Field(ge=0.001, le=60, description="seconds to wait for an answer", allow_inf_nan=False)
-Timeout = Annotated[float, Number, WAIT]
+Timeout = Annotated[float, WAIT, Number]
 AskedFor = Annotated[float, WAIT]
 """The same as a query parameter, which is a text."""
 State = Literal["RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED", "TERMINATED", "TIMED_OUT", "CONTINUED_AS_NEW"]
