@@ -147,11 +147,13 @@ def dev(
     queue: Annotated[str, typer.Option(help="The task queue to serve.")] = "default",
     data: Annotated[Path, typer.Option(help="Where the embedded Postgres keeps its data.")] = Path(".harvest/pg"),
     url: Annotated[str, typer.Option("--database-url", help="Use this Postgres instead of the embedded one.")] = "",
+    port: Annotated[int | None, typer.Option(help="Of the HTTP API and the dashboard.")] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "info",
 ) -> None:
-    """Embedded Postgres, migrations and a worker that reloads on save; open runs are replayed first."""
+    """Embedded Postgres, migrations, API, dashboard and a worker that reloads on save; open runs are replayed first."""
     output.set_up_logging(log_level)
-    run_async(DevServer(modules, queue=queue, data=data, url=url, log_level=log_level, console=output.console).run())
+    server = DevServer(modules, queue=queue, data=data, url=url, log_level=log_level, console=output.console, port=port)
+    run_async(server.run())
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Embedded Postgres, migrations, and a worker process that is swapped when the code changes.
+"""Embedded Postgres, migrations, the dashboard, and a worker process that is swapped when the code changes.
 
 Before a swap the open runs are replayed against the new code in a process of its own. What would break is
 named, and the old worker stays: a save never damages a run.
@@ -18,6 +18,9 @@ from rich.console import Console
 from rich.markup import escape
 from watchfiles import PythonFilter, awatch
 
+from harvest.client import connect
+from harvest.config import ServerConfig
+from harvest.errors import HarvestError
 from harvest.hub.database import Database
 from harvest.hub.embedded import EmbeddedPostgres
 from harvest.hub.migrate import migrate
@@ -26,7 +29,10 @@ from harvest.hub.migrate import migrate
 class DevServer:
     """`run` works until SIGINT or SIGTERM."""
 
-    def __init__(self, modules: list[str], *, queue: str, data: Path, url: str, log_level: str, console: Console) -> None:
+    def __init__(
+        self, modules: list[str], *, queue: str, data: Path, url: str, log_level: str, console: Console, port: int | None = None
+    ) -> None:
+        self.port = port
         self.modules, self.queue, self.data, self.url, self.log_level = modules, queue, data, url, log_level
         self.console = console
         self.worker: asyncio.subprocess.Process | None = None
@@ -45,15 +51,32 @@ class DevServer:
                 await migrate(db, lambda m: self.say(f"applied migration {m.version:04d} {m.name}"))
             self.say(f"hub   {self.url}")
             self.say(f'try   HARVEST_DATABASE_URL="{self.url}" harvest run list')
+            dashboard = asyncio.create_task(self._dashboard())
             if await self.check():
                 await self.start_worker()
             else:
                 self.say("no worker yet: mend the code and save, or end the runs with `harvest run terminate ID`")
             await self._watch()
+            await dashboard
         finally:
+            self.stopping.set()
             await self.stop_worker()
             if postgres is not None:
                 postgres.stop()
+
+    async def _dashboard(self) -> None:
+        """HTTP API and dashboard; without them the rest is worth having, too."""
+        try:
+            from harvest.server.serve import serve  # noqa: PLC0415  an optional dependency
+        except ImportError as exc:
+            self.say(f"no dashboard: {exc.name} is not installed (pip install 'harvest-engine[server]')")
+            return
+        given = {} if self.port is None else {"port": self.port}
+        try:
+            async with connect(self.url) as client:
+                await serve(client, ServerConfig(**given), say=lambda text: self.say(f"open  {text}"), stopping=self.stopping)
+        except HarvestError as exc:
+            self.say(f"no dashboard: {exc.message}")
 
     def say(self, text: str) -> None:
         self.console.print(f"[bold green]dev[/] {escape(text)}", highlight=False, soft_wrap=True)

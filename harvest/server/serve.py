@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import uvicorn
 
@@ -51,7 +52,17 @@ def listening(config: ServerConfig) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """Ends the streams first, for which a stop would wait."""
+    """Ends the streams first, for which a stop would wait. Signals are for whoever has `stopping`, where somebody has."""
+
+    handles_signals = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if not self.handles_signals:
+            yield
+            return
+        with super().capture_signals():
+            yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.config.app.state.harvest_desk.watch.finish()  # type: ignore[union-attr]
@@ -87,6 +98,7 @@ async def serve(
         if stopping is None:
             await server.serve(sockets=[door])
             return
+        server.handles_signals = False
         serving = asyncio.create_task(server.serve(sockets=[door]))
         waiting = asyncio.create_task(stopping.wait())
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)

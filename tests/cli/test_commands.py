@@ -194,14 +194,15 @@ async def read_until(process: asyncio.subprocess.Process, text: str) -> str:
 
 @pytest.mark.timeout(90)
 async def test_dev_reloads_on_save_unless_an_open_run_would_break(dsn, shop):
-    process = await spawn(shop, dsn, "dev", "flows", "--database-url", dsn, "--log-level", "warning")
+    process = await spawn(shop, dsn, "dev", "flows", "--port", "0", "--database-url", dsn, "--log-level", "warning")
     try:
-        await read_until(process, "open runs fit the code")
+        said = await read_until(process, "open runs fit the code")
         assert (await harvest(shop, dsn, "run", "start", "Talk", "1", "--id", "t"))[0] == 0
         code, out, err = await harvest(shop, dsn, "run", "query", "t", "count", "--json")
         assert code == 0 and out.strip() == "0", err
         shop("await asyncio.sleep(0.01)")
-        said = await read_until(process, "the running worker stays")
+        said += await read_until(process, "the running worker stays")
+        assert "open  http://127.0.0.1:" in said
         assert "breaks Talk t" in said and "TimerStarted" in said
         shop("pass  # as it was")
         await read_until(process, "reloaded")
@@ -239,7 +240,7 @@ async def test_a_failed_run_can_be_shown(dsn, shop):
 
 @pytest.mark.timeout(60)
 async def test_dev_starts_another_worker_and_takes_its_worker_along(dsn, shop):
-    process = await spawn(shop, dsn, "dev", "flows", "--database-url", dsn, "--log-level", "warning")
+    process = await spawn(shop, dsn, "dev", "flows", "--port", "0", "--database-url", dsn, "--log-level", "warning")
     try:
         await read_until(process, "open runs fit the code")
         listing = "select pid from harvest.workers where state = 'active' and pid <> $1"
