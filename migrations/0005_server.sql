@@ -51,3 +51,9 @@ alter table workers
   add column fenced_at    timestamptz,
   add column recovered_at timestamptz;
 create index workers_fenced on workers (fenced_at desc) where fenced_at is not null;
+
+-- The type of an event without reading its payload, which may hold what Postgres cannot turn into text (NUL).
+create or replace view events as
+  select d.execution_id, d.first_event_id + (e.n - 1)::int as event_id, d.decision, d.at,
+         substring(e.event::text from '"type"\s*:\s*"(\w+)"') as type, e.event
+  from decisions d, json_array_elements(d.events) with ordinality as e(event, n);

@@ -54,6 +54,8 @@ def handler_call(
             raise UnknownHandlerError(kind, name, definition.name, list(known), owner=owner)
     if not name:
         raise PayloadError(kind, "its name is empty")
+    if name.startswith("@"):
+        raise PayloadError(kind, f"names that begin with '@' are Harvest's own, got {name!r}")
     if handler is not None:
         return name, handler.signature.encode_args(args), handler
     return name, json_args(f"{kind} {name!r}", args, SIGNAL_CAP if kind == "signal" else INPUT_CAP), None

@@ -305,6 +305,9 @@ class Client:
                 check_name(name, value, 1_000)
         if page < 1:
             raise ConfigError("page", f"must be 1 or more, got {page}")
+        attributes = None
+        if search_attributes is not None:
+            attributes = starting.check_attributes(as_json("search_attributes", search_attributes))
         left = limit
         while left is None or left > 0:
             size = page if left is None else min(page, left)
@@ -315,7 +318,7 @@ class Client:
                 type=type,
                 queue=queue,
                 prefix=prefix,
-                attributes=None if search_attributes is None else as_json("search_attributes", search_attributes),
+                attributes=attributes,
                 after=after,
                 before=before,
                 cursor=cursor,

@@ -36,8 +36,8 @@ async def landed(db: Runs, worker_id: UUID, keys: Sequence[tuple[UUID, int]]) ->
 
 async def of_update(db: Runs, execution_id: UUID, update_id: str) -> list[Event]:
     """What history has of one update, in order."""
-    rows = await db.fetch(_Q["of_update"], execution_id=execution_id, update_id=update_id)
-    return [decode_event(row["event"]) for row in rows]
+    found = [decode_event(row["event"]) for row in await db.fetch(_Q["of_update"], execution_id=execution_id)]
+    return [event for event in found if getattr(event, "update_id", None) == update_id]
 
 
 async def events(db: Runs, execution_id: UUID, *, after: int = 0, size: int = 1000) -> Sequence[Row]:

@@ -48,5 +48,11 @@ async def valid(db: Runs, hash: bytes) -> Row | None:
     return rows[0] if rows else None
 
 
+async def holds(db: Runs, token_id: UUID) -> bool:
+    """True while it is neither revoked nor over."""
+    found: bool = (await db.fetch(_Q["holds"], token_id=token_id))[0]["holds"]
+    return found
+
+
 async def used(db: Runs, token_id: UUID) -> None:
     await db.fetch(_Q["used"], token_id=token_id)

@@ -137,5 +137,10 @@ async def verify(site: Site, secret: str) -> Bearer | None:
     return Bearer(row["token_id"], row["name"], granted(row["scopes"]), row["until"])
 
 
+async def holds(site: Site, token_id: UUID) -> bool:
+    """True while this token is valid."""
+    return await tokens.holds(site.db, token_id)
+
+
 async def _changed(site: Site) -> None:
     await notify(site.db, [(channel(site.db.schema, TOKENS), dump(1))])

@@ -120,6 +120,10 @@ class Watch(Periodic):
     def finish(self) -> None:
         """Ends every stream: the server stops."""
         self.ending = True
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Wakes every stream, for something else than a run that moved."""
         for followers in self._followed.values():
             for each in followers:
                 each.moved()

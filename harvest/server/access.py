@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
@@ -79,6 +79,8 @@ class Access:
         self.client, self.config = client, config
         self._known: dict[bytes, tuple[float, Bearer]] = {}
         self._configured = False
+        self._generation = 0
+        self.on_change: Callable[[], None] = lambda: None
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._rate: RateLimitItem = parse(config.rate_limit)
         self._failures: RateLimitItem = parse(config.failure_limit)
@@ -95,6 +97,14 @@ class Access:
     def forget(self, _: object = None) -> None:
         self._known.clear()
         self._configured = False
+        self._generation += 1
+        self.on_change()
+
+    async def still(self, who: Principal) -> bool:
+        """True while somebody who was let in before still would be: streams ask when tokens have changed, and now and then."""
+        if who.token_id is None:
+            return not await self.configured()
+        return await tokens.holds(self.client.site, who.token_id)
 
     async def configured(self) -> bool:
         """True once any token was made: from then on nobody gets in without one."""
@@ -113,8 +123,7 @@ class Access:
             self._check_open(request)
             who = Principal("anybody on this machine", SCOPES, via="open")
         else:
-            self._hit(self._failures, "failures", address, count=False)
-            bearer = await self._verified(secret)
+            bearer = await self._verified(secret)  # first: who has a good one is not kept out by others' bad ones
             if bearer is None:
                 self._hit(self._failures, "failures", address)
                 raise HTTPException(401, "this token is not valid", {"WWW-Authenticate": 'Bearer error="invalid_token"'})
@@ -138,12 +147,14 @@ class Access:
         if known is not None and now - known[0] < KEEP:
             bearer: Bearer | None = known[1]
         else:
+            generation = self._generation
             bearer = await tokens.verify(self.client.site, secret)
             if bearer is None:
                 return None
             if len(self._known) > 10_000:
                 self._known.clear()
-            self._known[key] = (now, bearer)
+            if generation == self._generation:  # else it may have been revoked meanwhile
+                self._known[key] = (now, bearer)
         if bearer is not None and bearer.until is not None and bearer.until <= datetime.now(UTC):
             return None
         return bearer
@@ -154,9 +165,8 @@ class Access:
         if not loopback(host_of(host)) or not (loopback(peer) or peer in ("", "testclient")):
             raise HTTPException(403, "without a token this server answers on loopback only; make one: harvest token create")
 
-    def _hit(self, item: RateLimitItem, *identifiers: str, count: bool = True) -> None:
-        fine = self._limiter.hit(item, *identifiers) if count else self._limiter.test(item, *identifiers)
-        if not fine:
+    def _hit(self, item: RateLimitItem, *identifiers: str) -> None:
+        if not self._limiter.hit(item, *identifiers):
             reset = self._limiter.get_window_stats(item, *identifiers).reset_time
             wait = max(1, round(reset - time.time()))
             raise HTTPException(429, f"more than {item} of {identifiers[0]}", {"Retry-After": str(wait)})

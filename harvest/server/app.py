@@ -52,7 +52,8 @@ def create_app(client: Client, config: ServerConfig | None = None) -> FastAPI:
     """API and dashboard with their own door (`Access`). The client has to be open when the application starts."""
     config = config or ServerConfig()
     access = Access(client, config)
-    desk = Desk(client, access.principal, max_wait=seconds(config.max_wait))
+    desk = Desk(client, access.principal, max_wait=seconds(config.max_wait), still=access.still)
+    access.on_change = desk.watch.look_again
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

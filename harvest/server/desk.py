@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
@@ -11,6 +11,7 @@ from fastapi import Depends, HTTPException, Request
 from fastapi.params import Depends as Dependency
 
 from harvest.client import Client
+from harvest.ids import WORKFLOW_ID_CAP, check_name
 from harvest.operations.audit import Auditor
 from harvest.operations.watch import Watch
 from harvest.server.access import Principal, check_same_origin
@@ -25,11 +26,22 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 """Every route answers with a problem document where it cannot do what it was asked."""
 
 
-class Desk:
-    """`auth` is a FastAPI dependency that returns a `Principal`, or raises."""
+async def always(_: Principal) -> bool:
+    return True
 
-    def __init__(self, client: Client, auth: Callable[..., Any], *, max_wait: float = 60.0) -> None:
-        self.client, self.auth, self.max_wait = client, auth, max_wait
+
+class Desk:
+    """`auth` is a FastAPI dependency that returns a `Principal`, or raises; `still(who)` is asked while a stream goes on."""
+
+    def __init__(
+        self,
+        client: Client,
+        auth: Callable[..., Any],
+        *,
+        max_wait: float = 60.0,
+        still: Callable[[Principal], Awaitable[bool]] = always,
+    ) -> None:
+        self.client, self.auth, self.max_wait, self.still = client, auth, max_wait, still
         self.auditor = Auditor(client.db)
         self.watch = Watch(client.site)
         self.shared = Shared()
@@ -48,10 +60,10 @@ class Desk:
             request.state.harvest_who = who
             if who.via == "app":  # whatever its sign-in rests on, a page of another site must not use it
                 check_same_origin(request, strict=False)
+            if mutates:  # also what is refused: somebody tried
+                await audited(request, who, self.auditor)
             if not who.may(scope):
                 raise HTTPException(403, f"this needs the scope {scope!r}, and {who.name!r} has {', '.join(who.scopes)}")
-            if mutates:
-                await audited(request, who, self.auditor)
             return who
 
         found: Dependency = Depends(let_in)
@@ -73,7 +85,7 @@ def _parts(cursor: str, count: int) -> list[str]:
         found = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         if isinstance(found, list) and len(found) == count and all(isinstance(part, str) for part in found):
             return found
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     raise HTTPException(400, "cursor: not one that a listing has given")
 
@@ -87,11 +99,11 @@ def cursor_place(cursor: str | None) -> tuple[datetime, UUID] | None:
         place = datetime.fromisoformat(at), UUID(last)
     except ValueError:
         raise HTTPException(400, "cursor: not one that a listing has given") from None
-    if place[0].tzinfo is None:
+    if place[0].tzinfo is None or not 1900 < place[0].year < 9000:
         raise HTTPException(400, "cursor: not one that a listing has given")
     return place
 
 
 def cursor_key(cursor: str | None) -> str:
     """The last key seen. Raises 400."""
-    return "" if cursor is None else _parts(cursor, 1)[0]
+    return "" if cursor is None else check_name("cursor", _parts(cursor, 1)[0], WORKFLOW_ID_CAP)

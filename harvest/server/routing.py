@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Coroutine
 from time import perf_counter
@@ -23,7 +24,8 @@ from harvest.server.access import Principal
 from harvest.server.metrics import ServerMetrics
 
 log = logging.getLogger("harvest.server")
-NAMED = ("id", "type", "verb", "name", "dry_run", "signal", "update")
+NAMED = ("id", "type", "verb", "name", "dry_run", "everything", "signal", "update")
+FILTERS = ("state", "type", "queue", "prefix", "after", "before")
 """What of a body is put into the audit: ids and names, no payload."""
 
 
@@ -71,6 +73,8 @@ async def _answered(handle: Callable[[Request], Coroutine[Any, Any, Response]], 
         return problems.of_http(exc)
     except (HarvestError, SqlError) as exc:
         return problems.response_of(exc)
+    except RecursionError:
+        return problems.problem_response(problems.problem(400, "RequestInvalid", "what was sent is nested too deeply"))
     except TimeoutError as exc:
         return problems.problem_response(problems.problem(504, "NoAnswer", str(exc) or "there was no answer in time"))
     except Exception as exc:
@@ -95,13 +99,17 @@ def _spawn(work: Coroutine[Any, Any, None]) -> None:
 async def audited(request: Request, who: Principal, auditor: Auditor) -> None:
     """Stores who is about to do what; nothing is done before."""
     target: dict[str, Any] = dict(request.path_params)
-    if "application/json" in request.headers.get("content-type", ""):
-        try:
-            body = await request.json()
-        except ValueError:
-            body = None
-        if isinstance(body, dict):
-            target |= {k: v[:600] if isinstance(v, str) else v for k in NAMED if isinstance(v := body.get(k), (str, bool))}
+    try:
+        body = json.loads(await request.body() or b"null")
+    except (ValueError, RecursionError):
+        body = None
+    if isinstance(body, dict):
+        target |= {k: v[:600] if isinstance(v, str) else v for k in NAMED if isinstance(v := body.get(k), (str, bool))}
+        filters = body.get("filters")
+        if isinstance(filters, dict):  # which runs a bulk act was about; of search attributes only their names
+            target |= {f"filter_{k}": v[:600] for k in FILTERS if isinstance(v := filters.get(k), str)}
+            attributes = filters.get("search_attributes")
+            target |= {"filter_attributes": ", ".join(attributes)[:600]} if isinstance(attributes, dict) else {}
     audit_id = await auditor.begin(
         actor=who.name,
         token_id=who.token_id,
@@ -119,10 +127,11 @@ def clean(text: str) -> str:
 
 
 def in_path(request: Request, value: str, parameter: str, marker: str, skip: int = 0) -> str:
-    """An id in the path, which may contain slashes of its own.
+    """An id in the path, whose own slashes come as %2F.
 
-    `marker` is a fixed segment that stands `skip` segments before it. A path that could also mean something else (an id that
-    ends like another route) is refused, so that nobody acts on what was not meant. Raises 404.
+    `marker` is a fixed segment that stands `skip` segments before it. A path that was taken for something else than it says
+    (an id that ends like another route, a slash that was not encoded) is refused, so that nobody acts on what was not meant.
+    Raises 404.
     """
     raw = request.scope.get("raw_path")
     template = getattr(request.scope.get("route"), "path_format", "")
@@ -131,6 +140,8 @@ def in_path(request: Request, value: str, parameter: str, marker: str, skip: int
     after = template.rpartition(f"{{{parameter}}}")[2].count("/")
     parts = raw.decode("latin-1").partition("?")[0].split("/")
     starts = [n + 1 + skip for n, part in enumerate(parts) if part == marker]
-    if any(unquote("/".join(parts[start : len(parts) - after])) == value for start in starts):
+    if any(start == len(parts) - after - 1 and unquote(parts[start]) == value for start in starts):
         return value
-    raise HTTPException(404, "this path is ambiguous: address the run by its execution id, /api/workflows/{execution_id}/…")
+    raise HTTPException(
+        404, "no route; a slash in an id is sent as %2F, and a run whose id ends like a route has its execution id"
+    )

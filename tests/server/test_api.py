@@ -371,11 +371,12 @@ async def test_events_of_a_run_are_streamed_and_resumed(door, fleet):
         kinds = [kind for kind, _, _ in seen]
         assert "SignalReceived" in kinds
         assert kinds[-2:] == ["RunCompleted", "end"]
-        ids = [int(id) for _, id, _ in seen if id]
+        names = [id for _, id, _ in seen if id]
+        ids = [int(id.removeprefix(f"{execution}:")) for id in names]
         assert ids == list(range(1, len(ids) + 1))
-        resumed = await http.get(f"/api/workflows/{execution}/events", headers={"Last-Event-ID": "2"})
-        assert [id for _, id, _ in events_of(resumed.text) if id] == [str(n) for n in ids[2:]]
-        over = await http.get(f"/api/workflows/{execution}/events", headers={"Last-Event-ID": str(ids[-1])})
+        resumed = await http.get(f"/api/workflows/{execution}/events", headers={"Last-Event-ID": names[1]})
+        assert [id for _, id, _ in events_of(resumed.text) if id] == names[2:]
+        over = await http.get(f"/api/workflows/{execution}/events", headers={"Last-Event-ID": names[-1]})
         assert over.status_code == 204
 
 
@@ -414,3 +415,60 @@ async def test_changes_reach_every_viewer_over_one_listen(door, fleet, dsn):
         )
         await connection.close()
         assert listening_now <= 2  # the server's and the worker's
+
+
+async def test_what_postgres_cannot_say_is_shown_all_the_same(http, fleet):
+    """A NUL in a payload, deep nesting: history, stream and pages hold."""
+    await start(http, "greet", "nul", "a\x00b")
+    done = await http.get(f"{BY_ID}/nul/result", params={"wait": "10s"})
+    assert done.json()["result"] == "hello a\x00b"
+    assert (await http.get(f"{BY_ID}/nul/history")).json()["events"][-1]["event"]["result"] == "hello a\x00b"
+    streamed = events_of((await http.get(f"{BY_ID}/nul/events")).text)
+    assert [kind for kind, _, _ in streamed] == ["RunCompleted", "end"]
+    deep: object = "x"
+    for _ in range(400):
+        deep = [deep]
+    await start(http, "greet", "deep", deep)
+    await http.get(f"{BY_ID}/deep/result", params={"wait": "10s"})
+    for path in (f"{BY_ID}/nul", f"{BY_ID}/deep", f"{BY_ID}/deep/history", "/run?id=nul", "/run?id=deep"):
+        assert (await http.get(path)).status_code == 200, path
+
+
+BAD_QUESTIONS = (
+    ("/api/workflows", {"attribute": 'a="\\u0000"'}),
+    ("/api/workflows", {"attribute": "a=" + "[" * 5000}),
+    ("/api/workflows", {"after": "0001-01-01T00:00:00+14:00"}),
+    ("/api/workflows", {"before": "9999-12-31T23:59:59-14:00"}),
+    ("/api/workflows", {"cursor": "W1tbW1tbW1tb"}),
+    ("/api/entities/Counter", {"cursor": "WyJcdTAwMDAiXQ"}),
+    ("/api/workflows/by-id/x/query/@sql", {}),
+    ("/", {"type": "\x00"}),
+    ("/entities", {"type": "Counter", "prefix": "\x00"}),
+    ("/run", {"id": "x", "after": "99999999999999999999"}),
+    ("/run", {"id": "x", "after": "x"}),
+)
+
+
+async def test_no_question_breaks_it(http):
+    for path, params in BAD_QUESTIONS:
+        answer = await http.get(path, params=params)
+        assert 400 <= answer.status_code < 500, (path, params, answer.status_code)
+        page = not path.startswith("/api")
+        assert answer.headers["content-type"].startswith("text/html" if page else "application/problem+json"), path
+    for path in ("/api/workflows/by-id/x/resume", "/api/owner-mode/enable"):
+        nested = await http.post(path, content=b"[" * 100_000, headers={"content-type": "application/json"})
+        assert nested.status_code in (200, 400, 404, 409)
+
+
+async def test_a_stream_by_id_goes_on_with_the_next_attempt(http, fleet):
+    first = await start(http, "Second", "s", retry={"max_attempts": 2, "initial": 0.01})
+    async with asyncio.timeout(20):
+        while len(chain := (await http.get(f"{BY_ID}/s/run-chain")).json()) < 2:
+            await asyncio.sleep(0.02)
+    seen = events_of((await http.get(f"/api/workflows/{first}/events")).text)
+    await http.post(f"{BY_ID}/s/signal/go")
+    await http.get(f"{BY_ID}/s/result", params={"wait": "10s"})
+    last = [id for _, id, _ in seen if id][-1]
+    then = events_of((await http.get(f"{BY_ID}/s/events", headers={"Last-Event-ID": last})).text)
+    assert {id.partition(":")[0] for _, id, _ in then if id} == {chain[1]["execution_id"]}
+    assert then[-2][0] == "RunCompleted"

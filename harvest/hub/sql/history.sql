@@ -21,5 +21,4 @@ where execution_id = :execution_id::uuid and event_id > :after::int order by eve
 -- name: of_update
 select event from events
 where execution_id = :execution_id::uuid and type in ('UpdateAdmitted', 'UpdateCompleted', 'UpdateFailed', 'OperationCalled', 'OperationCompleted', 'OperationFailed')
-  and event ->> 'update_id' = :update_id::text
 order by event_id

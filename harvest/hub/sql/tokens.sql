@@ -32,6 +32,10 @@ from tokens
 where (hash = :hash or (previous_hash = :hash and previous_until > hub_now()))
   and revoked_at is null and (expires_at is null or expires_at > hub_now())
 
+-- name: holds
+select exists (select from tokens where token_id = :token_id::uuid and revoked_at is null
+  and (expires_at is null or expires_at > hub_now())) as holds
+
 -- name: used
 -- To the minute, so that it costs next to nothing.
 update tokens set used_at = hub_now() where token_id = :token_id::uuid and (used_at is null or used_at < hub_now() - interval '1 minute')

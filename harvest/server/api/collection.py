@@ -1,5 +1,6 @@
 """All runs: start, list, count, bulk acts; and the dead letters."""
 
+import asyncio
 import json
 from typing import Annotated, Any
 from uuid import UUID
@@ -29,7 +30,7 @@ def json_or_text(text: str) -> Any:
     """JSON where it is JSON, else the text itself, as on the command line."""
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -64,7 +65,8 @@ def starting(router: APIRouter, desk: Desk) -> None:
     @router.post("/workflows", tags=["runs"], dependencies=[operate], status_code=201, response_model=models.Started)
     async def start(body: models.Start) -> Any:
         """Starts a run; it is durable then. An id that is taken is refused unless `conflict` says otherwise."""
-        return started(await client.start(body.type, *body.args, id=body.id, **options_of(body)))
+        async with asyncio.timeout(desk.max_wait):  # terminate_existing waits for a worker
+            return started(await client.start(body.type, *body.args, id=body.id, **options_of(body)))
 
     @router.post(
         "/workflows/signal-with-start", tags=["runs"], dependencies=[operate], status_code=201, response_model=models.Started

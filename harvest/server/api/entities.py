@@ -63,7 +63,7 @@ def one(router: APIRouter, desk: Desk) -> None:
     async def address(
         request: Request,
         type: Type,
-        key: Annotated[str, Path(min_length=1, max_length=500, pattern=r"^[^\x00]+$")],
+        key: Annotated[str, Path(min_length=1, pattern=r"^[^\x00]+$", description="slashes as %2F")],
         queue: Queue = "default",
     ) -> EntityHandle:
         return desk.client.entity(type, in_path(request, key, "key", "entities", skip=1), queue=queue)

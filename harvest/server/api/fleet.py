@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from harvest.client.plain import plain
 from harvest.operations.watch import News
 from harvest.server import models
+from harvest.server.access import Principal
 from harvest.server.api.collection import Cursor, Limit, Name
 from harvest.server.desk import PROBLEMS, Desk, cursor_place, cursor_text
 from harvest.server.metrics import CONTENT_TYPE
@@ -118,21 +119,25 @@ def records(router: APIRouter, desk: Desk) -> None:
 
 def changes(router: APIRouter, desk: Desk) -> None:
     @router.get("/changes", dependencies=[desk.needs("read")], response_class=StreamingResponse, responses={200: STREAM})
-    async def stream() -> Response:
+    async def stream(request: Request) -> Response:
         """What changes, as it changes (server-sent events): `runs` with those that moved, `fleet`, `figures`.
 
         A hint, like everything that comes by NOTIFY: `more` in `runs` says that others have moved, too.
         """
-        return stream_response(_news(desk))
+        return stream_response(_news(desk, request.state.harvest_who))
 
 
-async def _news(desk: Desk) -> AsyncIterator[str]:
+async def _news(desk: Desk, who: Principal) -> AsyncIterator[str]:
     async with desk.watch.news() as queue:
         yield event_of("hello", {})
         while not desk.watch.ending:
             try:
                 gathered = [await asyncio.wait_for(queue.get(), 15)]
             except TimeoutError:
+                gathered = []
+            if not await desk.still(who):
+                return
+            if not gathered:
                 yield COMMENT
                 continue
             await asyncio.sleep(GATHER)

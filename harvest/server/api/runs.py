@@ -16,8 +16,9 @@ from fastapi.responses import StreamingResponse
 from harvest.client import WorkflowHandle
 from harvest.client.plain import plain
 from harvest.errors import NoAnswer
-from harvest.ids import WORKFLOW_ID_CAP, new_id
+from harvest.ids import new_id
 from harvest.server import models
+from harvest.server.access import Principal
 from harvest.server.api.collection import NONE, json_or_text
 from harvest.server.desk import PROBLEMS, Desk
 from harvest.server.problems import RETRY_AFTER
@@ -27,9 +28,10 @@ from harvest.server.sse import COMMENT, STREAM, event_of, stream_response
 Handle = WorkflowHandle[Any]
 Address = Callable[..., Any]
 Wait = Annotated[str, Query(pattern=r"^[0-9]{1,5}(\.[0-9]{1,3})?(ms|s|m)?$", description="how long to wait, as 5s or 500ms")]
-Name = Annotated[str, Path(min_length=1, max_length=200, pattern=r"^[^\x00/]+$")]
+Name = Annotated[str, Path(min_length=1, max_length=200, pattern=r"^[^\x00/@][^\x00/]*$")]
 UpdateId = Annotated[str, Path(min_length=1, max_length=900, pattern=r"^[^\x00/]+$")]
 Seq = Annotated[int, Path(ge=1, lt=2**31)]
+LAST = r"^([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}:)?[0-9]{1,9}$"
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}
 
 
@@ -49,7 +51,7 @@ def by_execution(desk: Desk) -> Address:
 def by_id(desk: Desk) -> Address:
     async def address(
         request: Request,
-        workflow_id: Annotated[str, Path(min_length=1, max_length=WORKFLOW_ID_CAP, pattern=r"^[^\x00]+$")],
+        workflow_id: Annotated[str, Path(min_length=1, pattern=r"^[^\x00]+$", description="slashes as %2F")],
     ) -> Handle:
         return desk.client.handle(in_path(request, workflow_id, "workflow_id", "by-id"))
 
@@ -318,32 +320,41 @@ def streaming(router: APIRouter, desk: Desk, address: Address) -> None:
     )
     async def events(
         run: Run,
-        last_event_id: Annotated[
-            str | None, Header(pattern=r"^[0-9]{1,9}$", description="the last event that was seen")
-        ] = None,
+        request: Request,
+        last_event_id: Annotated[str | None, Header(pattern=LAST, description="the last event that was seen")] = None,
     ) -> Response:
         """The events of this execution as they are recorded (server-sent events); `end` follows the last one.
 
-        After a break go on with `Last-Event-ID`.
+        After a break go on with `Last-Event-ID`. By id it is about the newest run, or about the one of `Last-Event-ID` while
+        that has more to tell.
         """
-        described = await run.describe()
-        seen = int(last_event_id or 0)
+        described, seen = await run.describe(), 0
+        if last_event_id is not None:
+            of, _, number = last_event_id.rpartition(":")
+            if of and UUID(of) != described.execution_id:
+                before = await desk.client.handle(run.id, execution_id=UUID(of)).describe()
+                if before.closed_at is None or int(number) < before.events:
+                    described, seen = before, int(number)
+            else:
+                seen = int(number)
         if described.closed_at is not None and seen >= described.events:
             return Response(status_code=204)
         pinned = desk.client.handle(run.id, execution_id=described.execution_id)
-        return stream_response(_follow(desk, pinned, described.execution_id, seen))
+        return stream_response(_follow(desk, request.state.harvest_who, pinned, described.execution_id, seen))
 
 
-async def _follow(desk: Desk, run: Handle, execution_id: UUID, seen: int) -> AsyncIterator[str]:
-    """Reads what is new whenever the run is said to have moved, and never in between."""
+async def _follow(desk: Desk, who: Principal, run: Handle, execution_id: UUID, seen: int) -> AsyncIterator[str]:
+    """Reads what is new whenever the run is said to have moved, and never in between; ends for who may not look any more."""
     async with desk.watch.following(execution_id) as changes:
         yield COMMENT
         while True:
             moved = changes.arm()
+            if not await desk.still(who):
+                return
             closed = (await run.describe()).closed_at is not None
             async for event in run.history(after=seen):
                 seen = event["event_id"]
-                yield event_of(event["type"], plain(event), id=str(seen))
+                yield event_of(event["type"], plain(event), id=f"{execution_id}:{seen}")
             if desk.watch.ending:
                 return
             if closed:
@@ -352,6 +363,8 @@ async def _follow(desk: Desk, run: Handle, execution_id: UUID, seen: int) -> Asy
             while not moved.done():
                 await asyncio.wait({moved}, timeout=15)
                 if not moved.done():
+                    if not await desk.still(who):
+                        return
                     yield COMMENT
 
 

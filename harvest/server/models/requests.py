@@ -58,7 +58,7 @@ class SignalWithStart(Start):
 class UpdateWithStart(Start):
     update: Name
     update_args: Args = []
-    update_id: Key | None = None
+    update_id: Annotated[str, Field(min_length=1, max_length=900, pattern=r"^[^\x00/]+$")] | None = None
     update_timeout: Timeout = 30.0
 
 
@@ -72,9 +72,12 @@ class Query(Body):
     timeout: Timeout = 10.0
 
 
+UpdateId = Annotated[str, Field(min_length=1, max_length=900, pattern=r"^[^\x00/]+$", description="part of a path later")]
+
+
 class Update(Body):
     args: Args = []
-    update_id: Key | None = None
+    update_id: UpdateId | None = None
     wait: Literal["admitted", "completed"] = "completed"
     timeout: Timeout = 30.0
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BeforeValidator, Field
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field
 
 from harvest.ids import WORKFLOW_ID_CAP
 
@@ -26,7 +27,15 @@ def _moment(value: Any) -> Any:
 
 
 Number = BeforeValidator(_number)
-Moment = Annotated[AwareDatetime, BeforeValidator(_moment)]
+
+
+def _thinkable(value: datetime) -> datetime:
+    if not 1900 < value.year < 9000:
+        raise ValueError("must be of the years 1901 to 8999")
+    return value
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_moment), AfterValidator(_thinkable)]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00]+$")]
 WorkflowId = Annotated[str, Field(min_length=1, max_length=WORKFLOW_ID_CAP, pattern=r"^[^@\x00][^\x00]*$")]
 Queue = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^@\x00]+$")]

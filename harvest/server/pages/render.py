@@ -11,6 +11,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from harvest.client.plain import plain
 from harvest.server.headers import HEADERS
 from harvest.server.pages.charts import duration
 
@@ -36,7 +37,7 @@ def ago(moment: datetime | None) -> Markup:
 
 
 def pretty(value: Any) -> str:
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    text = json.dumps(plain(value), indent=2, ensure_ascii=False, default=str)
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}\n… {len(text) - LONGEST_TEXT:,} more characters"
 
 

@@ -1,6 +1,7 @@
 """What each page shows. Reads go through `desk.shared`, so that many viewers of the same thing cost the hub as much as one."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from importlib.resources import files
@@ -9,6 +10,7 @@ from urllib.parse import quote, urlencode
 from uuid import UUID
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -26,12 +28,13 @@ from harvest.server.pages.charts import plot, timeline
 from harvest.server.pages.render import base_of, html
 from harvest.server.pages.session import session
 
+log = logging.getLogger("harvest.server")
 PER_PAGE = 50
 EVENTS_SHOWN = 200
 ASK = 1.5
 """Seconds that a page waits for a worker to say where a run stands."""
 STATIC = {"app.css": "text/css; charset=utf-8", "app.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"}
-Text = Annotated[str, Query(max_length=1000)]
+Text = Annotated[str, Query(max_length=1000, pattern=r"^[^\x00]*$")]
 
 
 class Page(APIRoute):
@@ -49,9 +52,14 @@ class Page(APIRoute):
                     target = path + (f"?{request.url.query}" if request.url.query else "")
                     return RedirectResponse(f"{base_of(request, path)}/login?next={quote(target)}", 303)
                 return html(request, "problem.html", path, code=exc.status_code, problem=problems.named(exc))
+            except RequestValidationError:
+                body = problems.problem(422, "RequestInvalid", "this address does not make sense here")
             except HarvestError as exc:
                 body = problems.body_of(exc)
-                return html(request, "problem.html", path, code=body["status"], problem=body)
+            except Exception as exc:
+                log.error("a page failed: %s", type(exc).__name__, exc_info=exc)
+                body = problems.problem(500, "InternalError", "this is a fault of Harvest; its log has the details")
+            return html(request, "problem.html", path, code=body["status"], problem=body)
 
         return answer
 
@@ -146,7 +154,9 @@ async def _known_types(desk: Desk) -> list[str]:
 
 def run(router: APIRouter, desk: Desk) -> None:
     @router.get("/run")
-    async def one_run(request: Request, id: Text, execution: Text = "", after: int = 0) -> Response:
+    async def one_run(
+        request: Request, id: Text, execution: Text = "", after: Annotated[int, Query(ge=0, lt=2**31)] = 0
+    ) -> Response:
         execution_id = _uuid(execution)
         handle = desk.client.handle(id, execution_id=execution_id)
         found = await desk.shared.get(("run", id, execution, after), lambda: _all_of_run(handle, after))
