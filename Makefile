@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check fuzz format lint types walls bench bench-compare bench-fleet bench-http board soak clean venv
+.PHONY: help demo test check fuzz format lint types walls bench bench-compare bench-fleet bench-http board routes soak clean venv
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ bench-http: $(STAMP)  ## the server: overhead over the client, lists of a millio
 
 bench-fleet: $(STAMP)  ## scale-out, failover, hand-over, the cost of an idle fleet; ARGS="failover --json out.json"
 	$(BIN)/python -m benchmarks.fleet $(ARGS)
+
+routes: $(STAMP)  ## docs/reference/http.md, from the routes
+	$(BIN)/python -m harvest.server.reference docs/reference/http.md
 
 board: $(STAMP)  ## the Grafana board and the alert rules, from the list of metrics
 	$(BIN)/python -m harvest.telemetry.board docs/reference

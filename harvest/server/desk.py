@@ -66,6 +66,7 @@ class Desk:
                 raise HTTPException(403, f"this needs the scope {scope!r}, and {who.name!r} has {', '.join(who.scopes)}")
             return who
 
+        let_in.scope = scope  # type: ignore[attr-defined]  # for the page of the reference
         found: Dependency = Depends(let_in)
         return found
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from harvest.config import WorkerConfig
+from harvest.config import ServerConfig, WorkerConfig
+from harvest.server.reference import page
 from harvest.telemetry.names import METRICS
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -25,4 +26,11 @@ def test_every_metric_is_described_and_no_other():
 
 
 def test_every_setting_is_described_and_no_other():
-    assert list(rows("settings.md")) == list(WorkerConfig.model_fields)
+    worker, _, server = (REFERENCE / "settings.md").read_text().partition("## The server")
+    assert re.findall(r"^\| `(\w+)` \|", worker, re.M) == list(WorkerConfig.model_fields)
+    assert re.findall(r"^\| `(\w+)` \|", server, re.M) == list(ServerConfig.model_fields)
+
+
+def test_every_route_is_described_and_no_other():
+    text = (REFERENCE / "http.md").read_text()
+    assert text == page(text), "make routes"

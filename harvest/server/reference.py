@@ -1,0 +1,54 @@
+"""docs/reference/http.md: a line per route, from the routes themselves. `make routes` writes it, a test holds it to them."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+
+from fastapi.routing import APIRoute
+
+from harvest.client import connect
+from harvest.server.access import Principal
+from harvest.server.api import collection, entities, fleet, runs
+from harvest.server.desk import Desk
+
+BEGIN, END = "<!-- routes -->", "<!-- end of routes -->"
+TITLES = ("All runs, and the dead letters", "One run", "Entities", "The fleet and the hub")
+
+
+def tables() -> str:
+    """All routes by what they are about. The two families of runs are shown once, as `…/`."""
+    desk = Desk(connect("postgresql://nowhere/"), lambda: Principal("nobody"))
+    groups = (
+        collection.routes(desk).routes,
+        runs.routes(desk, runs.by_execution(desk), "/…", "run").routes,
+        entities.routes(desk).routes,
+        fleet.routes(desk).routes,
+    )
+    pieces = []
+    for title, routes in zip(TITLES, groups, strict=True):
+        pieces.append(f"## {title}\n\n| | route | scope | |\n| --- | --- | --- | --- |\n" + "".join(map(_line, routes)))
+    return "\n".join(pieces)
+
+
+def _line(route: object) -> str:
+    assert isinstance(route, APIRoute)
+    scope = next((s for d in route.dependencies if (s := getattr(d.dependency, "scope", None))), "")
+    text = inspect.getdoc(route.endpoint) or route.name.replace("_", " ")
+    path = route.path_format[1:] if route.path_format.startswith("/…") else f"/api{route.path_format}"
+    return f"| {' '.join(sorted(route.methods or ()))} | `{path}` | {scope} | {' '.join(text.split())} |\n"
+
+
+def page(text: str) -> str:
+    """The page with its tables made anew."""
+    head, _, rest = text.partition(BEGIN)
+    return f"{head}{BEGIN}\n\n{tables()}\n{END}{rest.partition(END)[2]}"
+
+
+def main(path: Path) -> None:
+    path.write_text(page(path.read_text()))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
