@@ -2,7 +2,7 @@
 
     overhead  each call over HTTP and through the Python client, alternating: milliseconds
     list      pages of a hundred of 1,000,000 closed runs by type and state, over HTTP
-    viewers   what the hub is asked for per second while 0, 1 and 50 pages look at a busy fleet
+    viewers   transactions per second of the hub while 0, 1 and 50 pages look at an idle and at a busy fleet
 
 Server and worker are processes of their own. HTTP is spoken over one kept-alive connection with as little code as it takes, so
 that the figures are the server's.
@@ -26,7 +26,6 @@ import asyncpg
 import httpx
 from rich.console import Console
 
-import harvest
 from benchmarks.fleet import fleet_of
 from benchmarks.flows import Counter, steps
 from harvest import Client
@@ -161,12 +160,62 @@ async def listed(rounds: int) -> dict[str, Any]:
         return found
 
 
-async def statements(client: Client, seconds: float) -> float:
-    """Statements per second that the server's own connections begin, seen from the hub."""
-    raise NotImplementedError
+async def viewers(rounds: int) -> dict[str, Any]:
+    """What pages cost: the statements that the hub gets in a while, from whoever is not a worker, with so many looking."""
+    async with fleet_of(1) as (hub, _, client), served(hub.dsn) as (host, port):
+        connection = await asyncpg.connect(hub.dsn)
+        secret = (await client.tokens.create("bench", scopes=TOKEN_SCOPES)).secret
+        found: dict[str, Any] = {}
+        await asyncio.sleep(12)  # the plans and caches of a fleet that has just begun
+        for busy in (False, True):
+            for looking in (0, 1, 50):
+                async with httpx.AsyncClient(
+                    base_url=f"http://{host}:{port}", headers={"Authorization": f"Bearer {secret}"}
+                ) as http:
+                    pages = [asyncio.create_task(page_of(http)) for _ in range(looking)]
+                    load = asyncio.create_task(trickle(client)) if busy else None
+                    await asyncio.sleep(3)
+                    before = await counted(connection)
+                    await asyncio.sleep(10 * rounds / 3)
+                    after = await counted(connection)
+                    for task in [*pages, *([load] if load else [])]:
+                        task.cancel()
+                    name = f"{looking} pages, {'20 starts/s' if busy else 'idle fleet'}"
+                    found[name] = {"transactions_per_s": (after[0] - before[0]) / (10 * rounds / 3), "listens": float(after[1])}
+        await connection.close()
+        return found
 
 
-RUNS: dict[str, Callable[[int], Awaitable[dict[str, Any]]]] = {"overhead": overhead, "list": listed}
+async def counted(connection: Any) -> tuple[int, int]:
+    """(transactions so far, connections that listen)."""
+    await connection.execute("select pg_stat_clear_snapshot()")
+    done = await connection.fetchval("select xact_commit from pg_stat_database where datname = current_database()")
+    listening = await connection.fetchval(
+        "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'harvest' "
+        "and query ilike '%pg_listening_channels%' or query ilike 'listen%'"
+    )
+    return done, listening
+
+
+async def page_of(http: httpx.AsyncClient) -> None:
+    """The page of runs, as a browser keeps it: one stream, and the page again when runs have moved."""
+    await http.get("/")
+    async with http.stream("GET", "/api/changes", timeout=None) as stream:
+        async for line in stream.aiter_lines():
+            if line.startswith("event: runs"):
+                await http.get("/")
+                await asyncio.sleep(0.5)
+
+
+async def trickle(client: Client) -> None:
+    n = 0
+    while True:
+        n += 1
+        await client.start(steps, 1, "local", id=f"trickle-{time.time_ns()}-{n}")
+        await asyncio.sleep(0.05)
+
+
+RUNS: dict[str, Callable[[int], Awaitable[dict[str, Any]]]] = {"overhead": overhead, "list": listed, "viewers": viewers}
 
 
 def main() -> None:
@@ -186,6 +235,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-__all__ = ["harvest"]
