@@ -245,8 +245,9 @@ class Keeper(Periodic):
             done = await workers.recovered(self.db, list(self._buried))
             oldest = self.clock.monotonic() - GIVE_UP_RECOVERY
             self._buried = {each: at for each, at in self._buried.items() if each not in done and at > oldest}
-            if self._buried:
-                asyncio.get_running_loop().call_later(SECOND_PHASE, self.nudge)
+            if self._buried:  # looks again soon, then ever less often: a pool that nobody else serves stays without an owner
+                waited = self.clock.monotonic() - max(self._buried.values())
+                asyncio.get_running_loop().call_later(max(SECOND_PHASE, waited / 5), self.nudge)
 
     async def _ask_for_grants(self) -> None:
         """Ownership of a pool is for workers that register the same types; the others hear what differs."""
