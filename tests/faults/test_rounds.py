@@ -12,7 +12,7 @@ from tests.faults.ledger import Traffic
 
 
 @pytest.mark.timeout(480)
-@pytest.mark.parametrize(("mode", "rounds", "seed"), [("owner", 60, 1), ("sticky", 40, 2)])
+@pytest.mark.parametrize(("mode", "rounds", "seed"), [("owner", 40, 1), ("sticky", 25, 2)])
 async def test_fault_after_fault(mode, rounds, seed):
     dice = random.Random(seed)
     async with Cluster(3, **SETTINGS) as cluster, harvest.connect(cluster.hub.dsn, patience=60) as client:
