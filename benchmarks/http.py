@@ -133,7 +133,7 @@ async def overhead(rounds: int) -> dict[str, Any]:
 
 
 async def listed(rounds: int) -> dict[str, Any]:
-    async with fleet_of(0) as (hub, _, client), served(hub.dsn) as (host, port):
+    async with fleet_of(1) as (hub, _, client), served(hub.dsn) as (host, port):
         connection = await asyncpg.connect(hub.dsn)
         await connection.execute(FILL, timeout=600)
         await connection.execute("vacuum analyze", timeout=600)

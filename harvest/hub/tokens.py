@@ -48,10 +48,9 @@ async def valid(db: Runs, hash: bytes) -> Row | None:
     return rows[0] if rows else None
 
 
-async def holds(db: Runs, token_id: UUID) -> bool:
-    """True while it is neither revoked nor over."""
-    found: bool = (await db.fetch(_Q["holds"], token_id=token_id))[0]["holds"]
-    return found
+async def holds(db: Runs, token_ids: Sequence[UUID]) -> set[UUID]:
+    """Those that are neither revoked nor over."""
+    return {row["token_id"] for row in await db.fetch(_Q["holds"], token_ids=token_ids)}
 
 
 async def used(db: Runs, token_id: UUID) -> None:

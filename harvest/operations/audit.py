@@ -19,7 +19,7 @@ from harvest.operations.site import Site
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """`target` has ids and names only. `status` (of HTTP) is None while the call is under way, or where its server died."""
+    """`target` has ids and names only. `status` (of HTTP) is None while the call is under way, or where it died."""
 
     audit_id: UUID
     at: datetime
@@ -44,7 +44,7 @@ class Auditor:
     async def begin(
         self, *, actor: str, token_id: UUID | None, address: str | None, method: str, route: str, target: dict[str, Any]
     ) -> UUID:
-        """Returns once the row is durable."""
+        """Returns once the row is committed; the log is flushed in order, so that no act after it is durable before it."""
         deed = Deed(new_id(), actor, token_id, address, method, route, json.dumps(target))
         await self._begins.submit(deed)
         return deed.audit_id

@@ -137,9 +137,9 @@ async def verify(site: Site, secret: str) -> Bearer | None:
     return Bearer(row["token_id"], row["name"], granted(row["scopes"]), row["until"])
 
 
-async def holds(site: Site, token_id: UUID) -> bool:
-    """True while this token is valid."""
-    return await tokens.holds(site.db, token_id)
+async def holds(site: Site, token_ids: Sequence[UUID]) -> set[UUID]:
+    """Those that are valid now."""
+    return await tokens.holds(site.db, token_ids)
 
 
 async def _changed(site: Site) -> None:

@@ -25,6 +25,7 @@ from harvest.client import Client
 from harvest.config import ServerConfig
 from harvest.operations import tokens
 from harvest.operations.tokens import SCOPES, Bearer, granted
+from harvest.server.standing import Standing
 from harvest.wakes.topics import TOKENS
 
 COOKIE = "harvest_token"
@@ -80,6 +81,7 @@ class Access:
         self._known: dict[bytes, tuple[float, Bearer]] = {}
         self._configured = False
         self._generation = 0
+        self._standing = Standing(client.site)
         self.on_change: Callable[[], None] = lambda: None
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._rate: RateLimitItem = parse(config.rate_limit)
@@ -98,13 +100,12 @@ class Access:
         self._known.clear()
         self._configured = False
         self._generation += 1
+        self._standing.forget()
         self.on_change()
 
     async def still(self, who: Principal) -> bool:
         """True while somebody who was let in before still would be: streams ask when tokens have changed, and now and then."""
-        if who.token_id is None:
-            return not await self.configured()
-        return await tokens.holds(self.client.site, who.token_id)
+        return await self._standing.holds(who.token_id)
 
     async def configured(self) -> bool:
         """True once any token was made: from then on nobody gets in without one."""

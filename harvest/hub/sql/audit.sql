@@ -1,15 +1,18 @@
 -- table: audit
 
 -- name: begin
+-- Not flushed by itself: the log is in order, so the flush of the act that follows takes this row along.
 insert into audit (audit_id, at, actor, token_id, address, method, route, target)
 select t.audit_id, hub_now(), t.actor, t.token_id, t.address, t.method, t.route, t.target
 from unnest(:audit_ids::uuid[], :actors::text[], :token_ids::uuid[], :addresses::text[], :methods::text[], :routes::text[], :targets::json[])
   as t(audit_id, actor, token_id, address, method, route, target)
 on conflict do nothing
+returning set_config('synchronous_commit', 'off', true)
 
 -- name: finish
 update audit a set status = t.status, ended_at = hub_now()
 from unnest(:audit_ids::uuid[], :statuses::int[]) as t(audit_id, status) where a.audit_id = t.audit_id
+returning set_config('synchronous_commit', 'off', true)
 
 -- name: listing
 select audit_id, at, actor, token_id, address, method, route, target, status, ended_at from audit

@@ -33,8 +33,7 @@ where (hash = :hash or (previous_hash = :hash and previous_until > hub_now()))
   and revoked_at is null and (expires_at is null or expires_at > hub_now())
 
 -- name: holds
-select exists (select from tokens where token_id = :token_id::uuid and revoked_at is null
-  and (expires_at is null or expires_at > hub_now())) as holds
+select token_id from tokens where token_id = any(:token_ids::uuid[]) and revoked_at is null and (expires_at is null or expires_at > hub_now())
 
 -- name: used
 -- To the minute, so that it costs next to nothing.
