@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,13 +35,19 @@ class AuditEntry:
     ended_at: datetime | None
 
 
+log = logging.getLogger("harvest.operations")
+GATHER = 0.25
+"""Seconds for which statuses are gathered: nobody waits for them."""
+
+
 class Auditor:
-    """Writes the rows of a server; concurrent ones go together."""
+    """Writes the rows of a server; concurrent ones go together. `flush()` before it goes."""
 
     def __init__(self, db: Database) -> None:
         self.db = db
         self._begins: Coalescer[Deed, None] = Coalescer(self._begin)
-        self._ends: Coalescer[tuple[UUID, int], None] = Coalescer(self._finish)
+        self._ended: list[tuple[UUID, int]] = []
+        self._writing: asyncio.Task[None] | None = None
 
     async def begin(
         self, *, actor: str, token_id: UUID | None, address: str | None, method: str, route: str, target: dict[str, Any]
@@ -49,16 +57,32 @@ class Auditor:
         await self._begins.submit(deed)
         return deed.audit_id
 
-    async def finish(self, audit_id: UUID, status: int) -> None:
-        await self._ends.submit((audit_id, status))
+    def finish(self, audit_id: UUID, status: int) -> None:
+        """Its status will be stored shortly."""
+        self._ended.append((audit_id, status))
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    async def flush(self) -> None:
+        """Returns once the statuses so far are stored, or could not be."""
+        ended, self._ended = self._ended, []
+        if ended:
+            try:
+                await audit.finish(self.db, ended)
+            except Exception as exc:
+                log.warning("the status of %d audited calls was not stored: %s", len(ended), type(exc).__name__)
+
+    async def _write(self) -> None:
+        try:
+            while self._ended:
+                await asyncio.sleep(GATHER)
+                await self.flush()
+        finally:
+            self._writing = None
 
     async def _begin(self, deeds: Sequence[Deed]) -> Sequence[None]:
         await audit.begin(self.db, deeds)
         return [None] * len(deeds)
-
-    async def _finish(self, ended: Sequence[tuple[UUID, int]]) -> Sequence[None]:
-        await audit.finish(self.db, ended)
-        return [None] * len(ended)
 
 
 async def listing(

@@ -22,8 +22,6 @@ from harvest.server.headers import SecurityHeaders
 from harvest.server.limits import BodyLimit
 from harvest.server.pages import pages
 
-PREFIX = "/api"
-
 
 def router(client: Client, *, auth: Callable[..., Any], dashboard: bool = True) -> APIRouter:
     """API and dashboard as a router of your own FastAPI application: `app.include_router(router(…), prefix="/harvest")`.
@@ -40,9 +38,10 @@ def mounted(desk: Desk, shown: APIRouter | None) -> APIRouter:
     async def lifespan(_: Any) -> AsyncIterator[None]:
         async with desk.watch:
             yield
+        await desk.auditor.flush()
 
     found = APIRouter(lifespan=lifespan)
-    found.include_router(api(desk), prefix=PREFIX)
+    found.routes.extend(api(desk).routes)
     if shown is not None:
         found.include_router(shown)
     return found

@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 
 from harvest.client import connect
 from harvest.server.access import Principal
-from harvest.server.api import collection, entities, fleet, runs
+from harvest.server.api import PREFIX, collection, entities, fleet, runs
 from harvest.server.desk import Desk
 
 BEGIN, END = "<!-- routes -->", "<!-- end of routes -->"
@@ -21,10 +21,10 @@ def tables() -> str:
     """All routes by what they are about. The two families of runs are shown once, as `…/`."""
     desk = Desk(connect("postgresql://nowhere/"), lambda: Principal("nobody"))
     groups = (
-        collection.routes(desk).routes,
+        collection.routes(desk, PREFIX).routes,
         runs.routes(desk, runs.by_execution(desk), "/…", "run").routes,
-        entities.routes(desk).routes,
-        fleet.routes(desk).routes,
+        entities.routes(desk, PREFIX).routes,
+        fleet.routes(desk, PREFIX).routes,
     )
     pieces = []
     for title, routes in zip(TITLES, groups, strict=True):
@@ -36,7 +36,7 @@ def _line(route: object) -> str:
     assert isinstance(route, APIRoute)
     scope = next((s for d in route.dependencies if (s := getattr(d.dependency, "scope", None))), "")
     text = inspect.getdoc(route.endpoint) or route.name.replace("_", " ")
-    path = route.path_format[1:] if route.path_format.startswith("/…") else f"/api{route.path_format}"
+    path = route.path_format.removeprefix("/") if route.path_format.startswith("/…") else route.path_format
     return f"| {' '.join(sorted(route.methods or ()))} | `{path}` | {scope} | {' '.join(text.split())} |\n"
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
 from collections.abc import Callable, Coroutine
 from time import perf_counter
 from typing import Any
@@ -23,7 +21,6 @@ from harvest.server import problems
 from harvest.server.access import Principal
 from harvest.server.metrics import ServerMetrics
 
-log = logging.getLogger("harvest.server")
 NAMED = ("id", "type", "verb", "name", "dry_run", "everything", "signal", "update")
 FILTERS = ("state", "type", "queue", "prefix", "after", "before")
 """What of a body is put into the audit: ids and names, no payload."""
@@ -47,7 +44,7 @@ class Route(APIRoute):
             deed = getattr(request.state, "harvest_deed", None)
             if deed is not None:
                 auditor, audit_id = deed
-                _spawn(auditor.finish(audit_id, response.status_code))
+                auditor.finish(audit_id, response.status_code)
             return response
 
         return answer
@@ -79,21 +76,6 @@ async def _answered(handle: Callable[[Request], Coroutine[Any, Any, Response]], 
         return problems.problem_response(problems.problem(504, "NoAnswer", str(exc) or "there was no answer in time"))
     except Exception as exc:
         return problems.of_bug(exc)
-
-
-_tasks: set[asyncio.Task[None]] = set()
-
-
-def _spawn(work: Coroutine[Any, Any, None]) -> None:
-    async def survive() -> None:
-        try:
-            await work
-        except Exception as exc:
-            log.warning("the status of an audited call was not stored: %s", type(exc).__name__)
-
-    task = asyncio.get_running_loop().create_task(survive())
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
 
 
 async def audited(request: Request, who: Principal, auditor: Auditor) -> None:

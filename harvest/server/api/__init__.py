@@ -7,13 +7,18 @@ from fastapi import APIRouter
 from harvest.server.api import collection, entities, fleet, runs
 from harvest.server.desk import Desk
 
+PREFIX = "/api"
+
 
 def api(desk: Desk) -> APIRouter:
-    """Every route of the API. Fixed paths come before those that take an id."""
+    """Every route of the API, below `PREFIX`. Fixed paths come before those that take an id."""
     router = APIRouter()
-    router.include_router(collection.routes(desk))
-    router.include_router(runs.routes(desk, runs.by_id(desk), "/workflows/by-id/{workflow_id:path}", "runs by id"))
-    router.include_router(runs.routes(desk, runs.by_execution(desk), "/workflows/{execution_id:uuid}", "executions"))
-    router.include_router(entities.routes(desk))
-    router.include_router(fleet.routes(desk))
+    for part in (
+        collection.routes(desk, PREFIX),
+        runs.routes(desk, runs.by_id(desk), f"{PREFIX}/workflows/by-id/{{workflow_id:path}}", "runs by id"),
+        runs.routes(desk, runs.by_execution(desk), f"{PREFIX}/workflows/{{execution_id:uuid}}", "executions"),
+        entities.routes(desk, PREFIX),
+        fleet.routes(desk, PREFIX),
+    ):
+        router.routes.extend(part.routes)  # one list: a router within a router is searched twice for each request
     return router

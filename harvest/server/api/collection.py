@@ -45,8 +45,8 @@ def options_of(body: models.Start) -> dict[str, Any]:
     return given
 
 
-def routes(desk: Desk) -> APIRouter:
-    router = APIRouter(route_class=desk.route, responses=PROBLEMS)
+def routes(desk: Desk, prefix: str) -> APIRouter:
+    router = APIRouter(prefix=prefix, route_class=desk.route, responses=PROBLEMS)
     starting(router, desk)
     in_bulk(router, desk)
     listing(router, desk)

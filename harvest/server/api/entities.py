@@ -21,8 +21,8 @@ Queue = Annotated[str, Query(min_length=1, max_length=200, pattern=r"^[^@\x00]+$
 Prefix = Annotated[str, Query(max_length=500, pattern=r"^[^\x00]*$", description="of the key")]
 
 
-def routes(desk: Desk) -> APIRouter:
-    router = APIRouter(prefix="/entities", route_class=desk.route, responses=PROBLEMS, tags=["entities"])
+def routes(desk: Desk, prefix: str) -> APIRouter:
+    router = APIRouter(prefix=f"{prefix}/entities", route_class=desk.route, responses=PROBLEMS, tags=["entities"])
     all_of_them(router, desk)
     one(router, desk)
     return router

@@ -22,8 +22,8 @@ GATHER = 0.1
 """Seconds in which news is gathered into one event."""
 
 
-def routes(desk: Desk) -> APIRouter:
-    router = APIRouter(route_class=desk.route, responses=PROBLEMS, tags=["fleet"])
+def routes(desk: Desk, prefix: str) -> APIRouter:
+    router = APIRouter(prefix=prefix, route_class=desk.route, responses=PROBLEMS, tags=["fleet"])
     who_is_there(router, desk)
     switching(router, desk)
     records(router, desk)
@@ -112,6 +112,7 @@ def records(router: APIRouter, desk: Desk) -> None:
         cursor: Cursor | None = None,
     ) -> Any:
         """Mutating calls, newest first: who, what, on which run, with which status."""
+        await desk.auditor.flush()
         found = await desk.client.audit(actor=actor, workflow_id=workflow_id, cursor=cursor_place(cursor), limit=limit)
         last = found[-1] if len(found) == limit else None
         return {"entries": plain(found), "next": last and cursor_text(last.at, last.audit_id)}
