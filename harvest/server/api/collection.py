@@ -73,16 +73,17 @@ def starting(router: APIRouter, desk: Desk) -> None:
     )
     async def signal_with_start(body: models.SignalWithStart) -> Any:
         """Signals the open run of this id, or starts one with the signal: one transaction either way."""
-        return started(
-            await client.signal_with_start(
-                body.type,
-                *body.args,
-                id=body.id,
-                signal=body.signal,
-                signal_args=tuple(body.signal_args),
-                **options_of(body),
+        async with asyncio.timeout(desk.max_wait):
+            return started(
+                await client.signal_with_start(
+                    body.type,
+                    *body.args,
+                    id=body.id,
+                    signal=body.signal,
+                    signal_args=tuple(body.signal_args),
+                    **options_of(body),
+                )
             )
-        )
 
     @router.post(
         "/workflows/update-with-start",
@@ -95,16 +96,19 @@ def starting(router: APIRouter, desk: Desk) -> None:
         """Starts the run if none is open, then updates it and returns the update's result."""
         update_id = body.update_id or str(new_id())
         try:
-            result = await client.update_with_start(
-                body.type,
-                *body.args,
-                id=body.id,
-                update=body.update,
-                update_args=tuple(body.update_args),
-                update_id=update_id,
-                update_timeout=desk.patience(body.update_timeout),
-                **options_of(body),
-            )
+            async with asyncio.timeout(
+                desk.max_wait + desk.patience(body.update_timeout)
+            ):  # a run that is ended first, then the update
+                result = await client.update_with_start(
+                    body.type,
+                    *body.args,
+                    id=body.id,
+                    update=body.update,
+                    update_args=tuple(body.update_args),
+                    update_id=update_id,
+                    update_timeout=desk.patience(body.update_timeout),
+                    **options_of(body),
+                )
         except NoAnswer:
             response.status_code = 202
             return {"update_id": update_id, "state": "admitted"}
