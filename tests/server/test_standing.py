@@ -1,0 +1,30 @@
+"""Who has a stream open is asked about with all others: viewers cost the hub nothing each."""
+
+from __future__ import annotations
+
+import asyncio
+
+from harvest.hub import tokens as stored
+from harvest.server.standing import Standing
+
+
+async def test_one_statement_answers_for_all_and_a_change_is_asked_about_anew(door, monkeypatch):
+    made = [(await door.tokens.create(f"t{n}", scopes=["read"])).token.token_id for n in range(5)]
+    asked: list[int] = []
+    holds = stored.holds
+
+    async def counting(db, token_ids):
+        asked.append(len(token_ids))
+        return await holds(db, token_ids)
+
+    monkeypatch.setattr(stored, "holds", counting)
+    standing = Standing(door.site)
+    assert all(await asyncio.gather(*(standing.holds(each) for each in made * 10)))
+    assert asked == [5]
+    assert await standing.holds(made[0]) and asked == [5]
+    await door.tokens.revoke("t0")
+    standing.forget()
+    assert not await standing.holds(made[0])
+    assert all(await asyncio.gather(*(standing.holds(each) for each in made[1:])))
+    assert asked == [5, 5]
+    assert not await standing.holds(None)  # there are tokens: nobody is in without one any more
