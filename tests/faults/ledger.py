@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import random
 from collections import Counter
@@ -39,6 +40,9 @@ class Counts:
     longest_wait: float = 0.0
     violations: list[str] = field(default_factory=list)
 
+    def covers(self, least: Counts) -> bool:
+        return all(getattr(self, kind) >= getattr(least, kind) for kind in ("runs", "signals", "updates", "operations"))
+
 
 class Traffic:
     """Conversations, `width` at a time: start a run, talk to it, close it, and audit it."""
@@ -48,6 +52,7 @@ class Traffic:
         self.counts = Counts()
         self.replayer = Replayer([flows])
         self._ending = asyncio.Event()
+        self._answered = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
         self._number = 0
 
@@ -60,11 +65,34 @@ class Traffic:
             if task.done() and not self._ending.is_set():
                 task.result()
 
-    async def finish(self) -> Counts:
-        """Lets the conversations that run come to their end."""
+    async def answered(self, number: int = 2) -> None:
+        """Waits until so many more messages were acknowledged: however slow the machine, faults and work take turns."""
+        enough = self._acknowledged + number
+        while self._acknowledged < enough:
+            self.check()
+            async with self._answered:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._answered.wait_for(lambda: self._acknowledged >= enough), 5)
+
+    async def finish(self, least: Counts | None = None) -> Counts:
+        """Goes on until there was at least this much of each, then lets the conversations that run come to their end."""
+        least = least or Counts()
+        while not self.counts.covers(least):
+            await self.answered()
         self._ending.set()
         await asyncio.gather(*self._tasks)
         return self.counts
+
+    @property
+    def _acknowledged(self) -> int:
+        return self.counts.signals + self.counts.updates + self.counts.operations
+
+    async def _took(self, *, signals: int = 0, updates: int = 0, operations: int = 0) -> None:
+        self.counts.signals += signals
+        self.counts.updates += updates
+        self.counts.operations += operations
+        async with self._answered:
+            self._answered.notify_all()
 
     async def _converse_on(self, lane: int) -> None:
         dice = random.Random(self.dice.random())
@@ -101,7 +129,7 @@ class Traffic:
                 await self._surely(lambda n=n, run=run: self.client.start(pay_in, name, n, id=run, conflict="use_existing"))
                 await self._surely(lambda run=run: self.client.handle(run).result(timeout=30))
                 book.sent.append(n)
-            self.counts.operations += 1
+            await self._took(operations=1)
             await asyncio.sleep(dice.uniform(0, 0.04))
         state = await self._surely(lambda: till.state(timeout=5))
         found = Counter(state.taken)
@@ -141,8 +169,7 @@ class Traffic:
             else:
                 await self._surely(lambda n=n: handle.update(Ledger.add, n, update_id=f"u{n}", timeout=5))
                 book.sent.append(n)
-                self.counts.updates += 1
-            self.counts.signals += kind < 0.7
+            await self._took(signals=int(kind < 0.7), updates=int(kind >= 0.7))
             await asyncio.sleep(dice.uniform(0, 0.04))
         await self._surely(lambda: handle.signal(Ledger.close, idempotency_key="close"))
         result = await self._surely(lambda: handle.result(timeout=60))
