@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec
 from uuid import UUID
 
 from opentelemetry.trace import Span
@@ -16,6 +19,22 @@ if TYPE_CHECKING:
     from harvest.decisions.decide import Draft
     from harvest.decisions.run import Run
 
+P = ParamSpec("P")
+log = logging.getLogger("harvest.decider")
+
+
+def harmless(method: Callable[P, None]) -> Callable[P, None]:
+    """What a span processor of the program raises is told, and never ends a decision."""
+
+    @functools.wraps(method)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(*args, **kwargs)
+        except Exception as exc:
+            log.warning("a decision could not be traced: %s: %s", type(exc).__name__, exc)
+
+    return guarded
+
 
 class Tracing:
     """Of one decider; there is none where nothing is traced."""
@@ -23,6 +42,7 @@ class Tracing:
     def __init__(self, queue: str) -> None:
         self.queue = queue
 
+    @harmless
     def begin(self, run: Run, mode: str) -> None:
         """The drive begins: spans of its code belong to this decision. A drive that decides nothing leaves no span."""
         if run.info is None:
@@ -47,6 +67,7 @@ class Tracing:
         if seen is not None:
             seen.now = None if span is None else span.get_span_context()
 
+    @harmless
     def landed(self, draft: Draft) -> None:
         run, span = draft.run, draft.run.span
         run.span = None
@@ -75,6 +96,7 @@ class Tracing:
             traces.failed(span, command.failure.type)
         span.end()
 
+    @harmless
     def failed(self, run: Run, exc: BaseException) -> None:
         span, run.span = run.span, None
         if span is not None:

@@ -77,10 +77,9 @@ class Recorder(Periodic):
     async def run_once(self) -> None:
         db, now, reading = self.worker.client.db, self.worker.clock.monotonic(), self.reading()
         seconds, counted = now - self._at, since(reading, self._before)
-        first = not self._before
-        self._before, self._at = reading, now
-        if not first:
+        if self._before:
             await figures.record(db, self.worker.keeper.worker_id, seconds, json.dumps(counted))
+        self._before, self._at = reading, now  # only now: what could not be stored counts in the next interval
         await figures.survey(db, self.interval)
         self._turns += 1
         if self._turns % FORGET_EVERY == 0:

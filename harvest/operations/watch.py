@@ -218,9 +218,10 @@ class Watch(Periodic):
             for row in await diagnosis.standing(self.site.db, [UUID(key) for key in self._followed]):
                 each = Moved(str(row["execution_id"]), row["workflow_id"], row["type"], row["state"], row["decision"])
                 known = self._seen.get(each.execution_id)
-                if known is not None and known != (each.decision, each.state):
-                    self._move(each)
-                    self._tell(News(runs=(each,)))
+                if known != (each.decision, each.state):
+                    self._move(each)  # also at the first look: it may have moved since its follower read it, before anyone told
+                    if known is not None:
+                        self._tell(News(runs=(each,)))
                 self._seen[each.execution_id] = (each.decision, each.state)
                 self._names[each.execution_id] = each.workflow_id
         self._names = {key: name for key, name in self._names.items() if key in self._followed}

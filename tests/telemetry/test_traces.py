@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
@@ -139,3 +139,29 @@ def test_nothing_is_made_without_a_provider():
     assert not traces.on()
     with traces.calling("start", "x"), traces.attempting("a", None, "", 1, 1):
         assert not trace.get_current_span().is_recording()
+
+
+class Sour(SpanProcessor):
+    """One that breaks the rule that a processor never raises."""
+
+    def on_start(self, span, parent_context=None) -> None:
+        if span.name.startswith("decide"):
+            raise RuntimeError("sour start")
+
+    def on_end(self, span) -> None:
+        raise RuntimeError("sour end")
+
+
+@workflow.defn
+async def quiet(n: int) -> int:
+    await asyncio.sleep(0.01)
+    return n + 1
+
+
+async def test_a_processor_that_raises_ends_no_decision(exporter, client, remote, caplog):
+    trace.get_tracer_provider().add_span_processor(Sour())
+    async with Worker(remote, definitions=[quiet]):
+        with pytest.raises(RuntimeError, match="sour end"):  # the caller's own span: the caller hears of it
+            await client.start(quiet, 1, id="q")
+        assert await client.handle("q").result(timeout=20) == 2
+    assert "could not be traced" in caplog.text

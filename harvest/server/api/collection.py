@@ -110,6 +110,7 @@ def starting(router: APIRouter, desk: Desk) -> None:
                     **options_of(body),
                 )
         except NoAnswer:
+            desk.changed(body.id)
             response.status_code = 202
             return {"update_id": update_id, "state": "admitted"}
         desk.changed(body.id)

@@ -1,0 +1,17 @@
+"""Whoever follows a run hears of what happens to it, also where nobody could tell."""
+
+from __future__ import annotations
+
+import asyncio
+
+from harvest.operations.watch import Watch
+from tests.server import flows
+
+
+async def test_the_first_look_tells_of_what_happened_before_anybody_was_asked_to(door):
+    handle = await door.start(flows.sleeper, 60.0, id="s")
+    watch = Watch(door.site)
+    async with watch, watch.following(handle.execution_id) as mine:
+        moved = mine.arm()  # its follower read it here; it may move before the workers are asked to tell
+        async with asyncio.timeout(20):
+            await moved
