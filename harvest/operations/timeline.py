@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
+
+from harvest.clock import MICRO, duration
 
 
 @dataclass(slots=True)
@@ -82,7 +84,7 @@ def _place(event: dict[str, Any], at: datetime, run: Span, spans: list[Span], un
     if kind in _BEGIN:
         span = Span(_BEGIN[kind], _name(event), at, seq=seq)
         if kind == "TimerStarted":
-            span.name = f"timer {timedelta(microseconds=event['delay_us'])}"
+            span.name = f"timer {duration(event['delay_us'] / MICRO)}"
         under_way[seq] = span
         spans.append(span)
     elif kind == "ExternalDone":

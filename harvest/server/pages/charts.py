@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from harvest.clock import duration
+
 WIDTH, HEIGHT = 600.0, 120.0
 
 
@@ -112,19 +114,3 @@ def timeline(spans: Sequence[Any], now: datetime) -> Timeline:
     decisions = [bar(span) for span in spans[1:] if span.kind == "decision"]
     others = [bar(span) for span in spans[1:] if span.kind not in ("decision", "marker")]
     return Timeline(length, decisions, others[:MOST_BARS], max(0, len(others) - MOST_BARS))
-
-
-def duration(seconds: float) -> str:
-    """A length of time as people read it."""
-    if seconds < 0.001:
-        return f"{seconds * 1e6:.0f} µs"
-    if seconds < 1:
-        return f"{seconds * 1e3:.3g} ms"
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

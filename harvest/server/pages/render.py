@@ -12,8 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from harvest.client.plain import plain
+from harvest.clock import duration
 from harvest.server.headers import HEADERS
-from harvest.server.pages.charts import duration
 
 PAGES = (("Runs", "/", "r"), ("Entities", "/entities", "e"), ("Fleet", "/fleet", "f"), ("Health", "/health", "h"))
 LONGEST_TEXT = 20_000
