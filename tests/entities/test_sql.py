@@ -294,8 +294,8 @@ async def test_complete_answers_count_each_entity_once_while_ownership_moves(cli
     question = "SELECT key FROM entity"
     async with sql_worker(client), harvest.connect(dsn) as second:
         await fill(client, 60)
-        for _ in range(3):
-            asking = [asyncio.create_task(remote.query_entities_sql(Aeroplane, SLOW)) for _ in range(3)]
+        for _ in range(2):
+            asking = [asyncio.create_task(remote.query_entities_sql(Aeroplane, SLOW)) for _ in range(2)]
             asking += [asyncio.create_task(remote.query_entities_sql(Aeroplane, question)) for _ in range(3)]
             async with sql_worker(second) as peer:
                 asking += [asyncio.create_task(second.query_entities_sql(Aeroplane, question)) for _ in range(3)]
