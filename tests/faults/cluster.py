@@ -56,6 +56,7 @@ class Hub:
         self.directory = Path(tempfile.mkdtemp(prefix="harvest-faults-")) / "pg"
         self.server = EmbeddedPostgres(self.directory)
         self.up = asyncio.Event()
+        self.restarted = False
 
     async def start(self) -> None:
         with warnings.catch_warnings():
@@ -86,6 +87,7 @@ class Hub:
     async def restart(self, how: str) -> None:
         """`fast` and `immediate` as in pg_ctl; `kill` is a SIGKILL of the postmaster."""
         self.up.clear()
+        self.restarted = True
         pid = int((self.directory / "postmaster.pid").read_text().split()[0])
         os.kill(pid, {"fast": signal.SIGINT, "immediate": signal.SIGQUIT, "kill": signal.SIGKILL}[how])
         for _ in range(200):
@@ -101,8 +103,9 @@ class Hub:
         self.up.set()
 
     async def stop(self) -> None:
-        await asyncio.to_thread(self._pg_ctl, "-m", "immediate", "stop")
-        self.server._server = None
+        if self.restarted:  # by us: nobody else knows of it
+            await asyncio.to_thread(self._pg_ctl, "-m", "immediate", "stop")
+        await asyncio.to_thread(self.server.stop)
 
 
 class Proxy:
