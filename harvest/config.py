@@ -108,6 +108,7 @@ class ServerConfig(BaseSettings):
     `host` may be another than loopback only once a token exists. `max_body` in bytes. `rate_limit` is per token (per address
     where nobody is asked for one), `failure_limit` of wrong tokens per address; both as `N/second`, `N/minute` or `N/hour`.
     `max_wait` is the longest that a request waits for an answer, whatever it asks for.
+    `audit_keep` is how long rows of the audit are kept, for good where it is zero.
     `dashboard` False serves the API alone. `secure_cookies` belongs to a server behind TLS.
     """
 
@@ -119,6 +120,7 @@ class ServerConfig(BaseSettings):
     rate_limit: str = Field("2000/second", pattern=r"^[1-9][0-9]{0,8} ?(/|per) ?(second|minute|hour)$")
     failure_limit: str = Field("30/minute", pattern=r"^[1-9][0-9]{0,8} ?(/|per) ?(second|minute|hour)$")
     max_wait: Span = Field(timedelta(seconds=60), gt=timedelta(0), le=timedelta(minutes=10))
+    audit_keep: Span = Field(timedelta(days=90), ge=timedelta(0), le=timedelta(days=36_500))
     dashboard: bool = True
     secure_cookies: bool = False
 

@@ -43,6 +43,12 @@ async def finish(db: Runs, ended: Sequence[tuple[UUID, int]]) -> None:
     await db.fetch(_Q["finish"], audit_ids=[i for i, _ in ended], statuses=[s for _, s in ended])
 
 
+async def forget(db: Runs, seconds: float, most: int) -> int:
+    """Deletes up to `most` rows that are older; how many there were."""
+    gone: int = (await db.fetch(_Q["forget"], seconds=seconds, most=most))[0]["gone"]
+    return gone
+
+
 async def listing(
     db: Runs,
     *,

@@ -17,6 +17,7 @@ from harvest.hub.audit import Deed
 from harvest.hub.database import Database
 from harvest.ids import new_id
 from harvest.operations.site import Site
+from harvest.service import Periodic
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,10 @@ class AuditEntry:
 log = logging.getLogger("harvest.operations")
 GATHER = 0.25
 """Seconds for which statuses are gathered: nobody waits for them."""
+FORGET_EVERY = 600.0
+"""Seconds between deletions of what is too old."""
+AT_ONCE = 2_000
+"""Rows of one deletion."""
 
 
 class Auditor:
@@ -83,6 +88,20 @@ class Auditor:
     async def _begin(self, deeds: Sequence[Deed]) -> Sequence[None]:
         await audit.begin(self.db, deeds)
         return [None] * len(deeds)
+
+
+class Forgetting(Periodic):
+    """Deletes rows that are older than `keep` seconds, some at a time; several servers may do it at once."""
+
+    doing = "forget old rows of the audit"
+
+    def __init__(self, db: Database, keep: float) -> None:
+        super().__init__(FORGET_EVERY)
+        self.db, self.keep = db, keep
+
+    async def run_once(self) -> None:
+        while not self.stopping.is_set() and await audit.forget(self.db, self.keep, AT_ONCE) == AT_ONCE:
+            pass
 
 
 async def listing(

@@ -32,6 +32,8 @@ COOKIE = "harvest_token"
 KEEP = 30.0
 """Seconds that a verified token is believed; a NOTIFY of a change ends it at once."""
 SAFE = ("GET", "HEAD", "OPTIONS")
+FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+"""What proxies add: behind one every caller seems to be on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,10 @@ class Access:
     def _check_open(self, request: HTTPConnection) -> None:
         """Without tokens: from this machine, and by a name of this machine, which no page from elsewhere can forge."""
         host, peer = request.headers.get("host", ""), request.client.host if request.client else ""
+        if passed := next((name for name in FORWARDED if name in request.headers), None):
+            raise HTTPException(
+                403, f"a proxy sent this ({passed}), for whoever: behind one a token is needed; make one: harvest token create"
+            )
         if not loopback(host_of(host)) or not (loopback(peer) or peer in ("", "testclient")):
             raise HTTPException(403, "without a token this server answers on loopback only; make one: harvest token create")
 

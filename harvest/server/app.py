@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 
@@ -14,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from harvest.client import Client
 from harvest.config import ServerConfig, seconds
+from harvest.operations.audit import Forgetting
 from harvest.server import problems
 from harvest.server.access import Access
 from harvest.server.api import api
@@ -23,20 +25,29 @@ from harvest.server.limits import BodyLimit
 from harvest.server.pages import pages
 
 
-def router(client: Client, *, auth: Callable[..., Any], dashboard: bool = True) -> APIRouter:
+def router(
+    client: Client,
+    *,
+    auth: Callable[..., Any],
+    dashboard: bool = True,
+    audit_keep: timedelta = timedelta(days=90),
+) -> APIRouter:
     """API and dashboard as a router of your own FastAPI application: `app.include_router(router(…), prefix="/harvest")`.
 
     `auth` is a dependency of yours that returns a `Principal` (a name and scopes) or raises `HTTPException`. The client has to
-    be open while requests come in. Limits of bodies and rates are yours there.
+    be open while requests come in. Limits of bodies and rates are yours there. `audit_keep` as in `ServerConfig`.
     """
     desk = Desk(client, auth)
-    return mounted(desk, pages(desk, None) if dashboard else None)
+    return mounted(desk, pages(desk, None) if dashboard else None, seconds(audit_keep))
 
 
-def mounted(desk: Desk, shown: APIRouter | None) -> APIRouter:
+def mounted(desk: Desk, shown: APIRouter | None, audit_keep: float) -> APIRouter:
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
-        async with desk.watch:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(desk.watch)
+            if audit_keep:
+                await stack.enter_async_context(Forgetting(desk.client.db, audit_keep))
             yield
         await desk.auditor.flush()
 
@@ -68,7 +79,7 @@ def create_app(client: Client, config: ServerConfig | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.include_router(mounted(desk, pages(desk, access) if config.dashboard else None))
+    app.include_router(mounted(desk, pages(desk, access) if config.dashboard else None, seconds(config.audit_keep)))
     app.state.harvest_login, app.state.harvest_desk = config.dashboard, desk
     app.add_middleware(BodyLimit, most=config.max_body)
     app.add_middleware(SecurityHeaders)

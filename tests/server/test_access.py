@@ -11,6 +11,7 @@ import pytest
 
 from harvest import errors
 from harvest.config import ServerConfig
+from harvest.operations import audit
 from harvest.server.access import COOKIE, host_of, loopback
 from harvest.server.serve import check_host
 from harvest.server.serve import listening as bound
@@ -299,3 +300,28 @@ async def test_every_act_is_on_record_whatever_it_is_called(door, http):
         ("a", {"verb": "cancel", "filter_type": "greet"}),
         ("a", {"type": "greet", "id": "hidden"}),
     ]
+
+
+async def test_without_a_token_nothing_comes_through_a_proxy(http):
+    """To the server whoever is behind one looks like this machine."""
+    for name in ("X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"):
+        answer = await http.get("/api/workflows", headers={name: "203.0.113.9"})
+        assert (answer.status_code, answer.json()["error"]) == (403, "Forbidden")
+        assert "harvest token create" in answer.json()["detail"]
+
+
+async def test_the_audit_is_kept_for_as_long_as_it_says(door, dsn, monkeypatch):
+    monkeypatch.setattr(audit, "AT_ONCE", 2)
+    async with http_to(door) as http:
+        for n in range(7):
+            assert (await http.post("/api/workflows", json={**START, "id": f"g{n}"})).status_code == 201
+    connection = await asyncpg.connect(dsn)
+    await connection.execute("update harvest.audit set at = at - interval '89 days'")
+    await connection.execute("update harvest.audit set at = at - interval '2 days' where target ->> 'id' < 'g5'")
+    await connection.close()
+    async with http_to(door, audit_keep=0):
+        assert len(await door.audit()) == 7
+    async with http_to(door), asyncio.timeout(20):
+        while len(await door.audit()) != 2:
+            await asyncio.sleep(0.01)
+    assert {e.target["id"] for e in await door.audit()} == {"g5", "g6"}

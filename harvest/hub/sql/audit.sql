@@ -14,6 +14,13 @@ update audit a set status = t.status, ended_at = hub_now()
 from unnest(:audit_ids::uuid[], :statuses::int[]) as t(audit_id, status) where a.audit_id = t.audit_id
 returning set_config('synchronous_commit', 'off', true)
 
+-- name: forget
+with gone as (
+  delete from audit where audit_id in (
+    select audit_id from audit where at < hub_now() - :seconds::float8 * interval '1 second' order by at limit :most::int)
+  returning 1)
+select count(*) as gone from gone
+
 -- name: listing
 select audit_id, at, actor, token_id, address, method, route, target, status, ended_at from audit
 where (:actor::text is null or actor = :actor) and (:workflow_id::text is null or target ->> 'workflow_id' = :workflow_id)
