@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import harvest
-from tests.faults.cluster import SETTINGS, TTL, Cluster, Faults
+from tests.faults.cluster import SETTINGS, Cluster, Faults
 from tests.faults.ledger import Traffic
 
 
@@ -79,7 +79,7 @@ class Soak:
         }
 
     async def _inject(self, cluster: Cluster, traffic: Traffic, client: harvest.Client) -> None:
-        options, faults = self.options, Faults(cluster, self.dice, TTL)
+        options, faults = self.options, Faults(cluster, self.dice)
         until = time.monotonic() + options.minutes * 60
         columns = (TextColumn("{task.description:>60}"), BarColumn(), TimeRemainingColumn())
         with Progress(*columns, console=self.console, transient=True) as progress:

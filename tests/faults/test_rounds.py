@@ -7,7 +7,7 @@ import random
 import pytest
 
 import harvest
-from tests.faults.cluster import SETTINGS, TTL, Cluster, Faults
+from tests.faults.cluster import PATIENCE, SETTINGS, Cluster, Faults
 from tests.faults.ledger import Counts, Traffic
 
 
@@ -18,14 +18,14 @@ async def test_fault_after_fault(mode, rounds, seed):
     async with Cluster(3, **SETTINGS) as cluster, harvest.connect(cluster.hub.dsn, patience=60) as client:
         if mode == "sticky":
             await client.disable_owner_mode()
-        await cluster.covered(20)
+        await cluster.covered(PATIENCE)
         traffic = Traffic(client, dice, width=4)
         traffic.start()
-        faults = Faults(cluster, dice, TTL)
+        faults = Faults(cluster, dice)
         for _ in range(rounds):
             kind = faults.draw()
             await faults.inject(kind)
-            await cluster.covered(30)
+            await cluster.covered(PATIENCE)
             await traffic.answered()
         counts = await traffic.finish(Counts(runs=rounds // 4, signals=rounds, updates=rounds // 8, operations=rounds))
         async with cluster.connection() as connection:
