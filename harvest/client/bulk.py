@@ -52,6 +52,8 @@ def checked_filters(filters: BulkFilters, everything: bool) -> dict[str, Any]:
     if attributes is not None:
         if not isinstance(attributes, dict):
             raise ConfigError("search_attributes", f"must be a dict, got {attributes!r}")
+        if not attributes:
+            raise ConfigError("search_attributes", "is empty, and would match every run that has any", hint="name one at least")
         given["attributes"] = check_attributes(as_json("search_attributes", attributes))
     return given
 

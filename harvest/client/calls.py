@@ -11,6 +11,7 @@ from harvest.definitions.registry import definition_of
 from harvest.definitions.workflow import MARK, HandlerDefinition, WorkflowDefinition, json_args
 from harvest.errors import DefinitionError, PayloadError, UnknownHandlerError
 from harvest.payload.caps import INPUT_CAP, SIGNAL_CAP
+from harvest.payload.plain import check_finite
 
 
 def workflow_call(workflow: Any, args: tuple[Any, ...]) -> tuple[str, msgspec.Raw, WorkflowDefinition | None]:
@@ -19,7 +20,7 @@ def workflow_call(workflow: Any, args: tuple[Any, ...]) -> tuple[str, msgspec.Ra
     if isinstance(definition, WorkflowDefinition):
         return definition.name, definition.signature.encode_args(args), definition
     if isinstance(workflow, str) and workflow:
-        return workflow, json_args(f"workflow {workflow!r}", args, INPUT_CAP), None
+        return workflow, _by_name(f"workflow {workflow!r}", args, INPUT_CAP), None
     raise DefinitionError(f"{workflow!r} is not a workflow", hint="pass a @workflow.defn function or class, or its name")
 
 
@@ -58,4 +59,10 @@ def handler_call(
         raise PayloadError(kind, f"names that begin with '@' are Harvest's own, got {name!r}")
     if handler is not None:
         return name, handler.signature.encode_args(args), handler
-    return name, json_args(f"{kind} {name!r}", args, SIGNAL_CAP if kind == "signal" else INPUT_CAP), None
+    return name, _by_name(f"{kind} {name!r}", args, SIGNAL_CAP if kind == "signal" else INPUT_CAP), None
+
+
+def _by_name(where: str, args: tuple[Any, ...], cap: int) -> msgspec.Raw:
+    raw = json_args(where, args, cap)
+    check_finite(where, args, bytes(raw))
+    return raw

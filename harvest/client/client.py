@@ -306,7 +306,7 @@ class Client:
         if page < 1:
             raise ConfigError("page", f"must be 1 or more, got {page}")
         attributes = None
-        if search_attributes is not None:
+        if search_attributes:
             attributes = starting.check_attributes(as_json("search_attributes", search_attributes))
         left = limit
         while left is None or left > 0:

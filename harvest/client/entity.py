@@ -26,6 +26,7 @@ from harvest.operations import entities, entity_sql, query
 from harvest.operations.entities import Address
 from harvest.operations.entity_sql import EntityRows, Token
 from harvest.operations.site import Site
+from harvest.payload.plain import check_finite
 from harvest.telemetry.traces import calling
 
 R = TypeVar("R")
@@ -92,6 +93,8 @@ class EntityHandle:
         only the worker knows); `NoAnswer` after `timeout`.
         """
         name, raw, handler = operation_call(operation, args, self.definition)
+        if handler is None:
+            check_finite(f"operation {name!r}", args, bytes(raw))
         if idempotency_key is not None:
             check_name("idempotency_key", idempotency_key, KEY_CAP)
             if idempotency_key.startswith(entities.ANONYMOUS):

@@ -22,6 +22,7 @@ from harvest.hub.messages import Mail
 from harvest.hub.sqlstate import Trouble, trouble_of
 from harvest.ids import shard_of
 from harvest.operations.strays import forward_strays
+from harvest.payload.plain import check_finite
 from harvest.wakes.listener import Listener
 from harvest.wakes.notifier import Notifier
 from harvest.wakes.router import Router
@@ -243,6 +244,8 @@ class Site:
 def as_json(where: str, value: Any) -> str:
     """JSON of a plain value; `PayloadError` names where it does not go."""
     try:
-        return msgspec.json.encode(value).decode()
+        raw = msgspec.json.encode(value)
     except (TypeError, ValueError) as exc:
         raise PayloadError(where, f"cannot be written as JSON: {exc}") from None
+    check_finite(where, value, raw)
+    return raw.decode()

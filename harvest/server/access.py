@@ -48,6 +48,10 @@ class Principal:
     token_id: UUID | None = None
     via: str = "app"
 
+    def __post_init__(self) -> None:
+        if isinstance(self.scopes, str) or not set(self.scopes) <= set(SCOPES):
+            raise ValueError(f"scopes: some of {', '.join(SCOPES)}, as a list, got {self.scopes!r}")
+
     def may(self, scope: str) -> bool:
         return scope in granted(list(self.scopes))
 

@@ -57,6 +57,10 @@ class Desk:
         """Lets in who has the scope; a call that mutates leaves an audit row first."""
 
         async def let_in(request: Request, who: Annotated[Principal, Depends(self.auth)]) -> Principal:
+            if not isinstance(who, Principal):
+                raise TypeError(
+                    f"the auth dependency of harvest.server.router returns a Principal or raises HTTPException, not {who!r:.80}"
+                )
             request.state.harvest_who = who
             if who.via == "app":  # whatever its sign-in rests on, a page of another site must not use it
                 check_same_origin(request, strict=False)

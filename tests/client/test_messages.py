@@ -154,6 +154,13 @@ async def test_bad_calls_are_named(worker, caller):
             await untyped.query("nothere")
         with pytest.raises(errors.UpdateRejected, match="nothere"):
             await untyped.update("nothere")
+        for bad in (float("nan"), [{"a": float("-inf")}]):  # would arrive as null
+            with pytest.raises(errors.PayloadError, match="JSON has no such number"):
+                await untyped.signal("put", bad)
+            with pytest.raises(errors.PayloadError, match=r"workflow 'Basket'.*no such number"):
+                await caller.start("Basket", bad, id="worse")
+            with pytest.raises(errors.PayloadError, match=r"memo.*no such number"):
+                await caller.start(Basket, id="worse", memo=bad)
         await untyped.signal("put", 7)  # does not fit: dropped by the run, which lives on
         assert await handle.query(Basket.count) == 0
         nobody = caller.handle("nobody")

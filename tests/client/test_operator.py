@@ -268,6 +268,7 @@ async def test_bulk_is_dry_until_told_otherwise(worker, caller):
         ("signal", {"prefix": "t"}, "signal"),
         ("cancel", {"prefix": "t", "signal": "x"}, "signal"),
         ("cancel", {"prefix": "t", "parallel": 0}, "parallel"),
+        ("cancel", {"search_attributes": {}}, "is empty"),
     ],
 )
 async def test_bulk_that_cannot_be(client, verb, options, said):
