@@ -43,9 +43,10 @@ class Standing:
         self._asked = {each: at for each, at in self._asked.items() if now - at < REMEMBERED}
         asked = [each for each in self._asked if each is not None]
         held = await tokens.holds(self.site, asked) if asked else set()
-        self._known = {each: each in held for each in asked}
+        known: dict[UUID | None, bool] = {each: each in held for each in asked}
         if None in self._asked:
-            self._known[None] = not await tokens.configured(self.site)
+            known[None] = not await tokens.configured(self.site)
+        self._known = known  # at once: others look while one reads
         if generation == self._generation:  # else something changed meanwhile: whoever comes next reads again
             self._until = now + FRESH
         return [None] * len(callers)

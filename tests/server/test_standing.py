@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from harvest.hub import tokens as stored
+from harvest.operations import tokens
 from harvest.server.standing import Standing
 
 
@@ -28,3 +29,27 @@ async def test_one_statement_answers_for_all_and_a_change_is_asked_about_anew(do
     assert all(await asyncio.gather(*(standing.holds(each) for each in made[1:])))
     assert asked == [5, 5]
     assert not await standing.holds(None)  # there are tokens: nobody is in without one any more
+
+
+async def test_who_asks_while_others_are_being_asked_about_is_not_sent_away(door, monkeypatch):
+    turns = [asyncio.Event(), asyncio.Event()]
+    entered: asyncio.Queue[int] = asyncio.Queue()
+    left = iter(range(2))
+
+    async def configured(site):
+        mine = next(left)
+        entered.put_nowait(mine)
+        await turns[mine].wait()
+        return False
+
+    monkeypatch.setattr(tokens, "configured", configured)
+    standing = Standing(door.site)
+    first = asyncio.create_task(standing.holds(None))
+    await entered.get()
+    standing.forget()  # the hub came back
+    second = asyncio.create_task(standing.holds(None))
+    turns[0].set()
+    await entered.get()  # the second read is under way
+    assert await first
+    turns[1].set()
+    assert await second
