@@ -397,9 +397,9 @@ class Client:
         """What is wrong with the hub or its fleet, worst first; what `harvest doctor` prints."""
         return await doctor.examine(self.site)
 
-    async def health(self) -> Sequence[Point]:
+    async def health(self, *, over: Span = telling.HOUR) -> Sequence[Point]:
         """How the hub did over the last hour, in steps of 30 s: throughput, commits, waits, replay modes, backlog."""
-        return await telling.health(self.site)
+        return await telling.health(self.site, seconds("over", over) or telling.HOUR)
 
     @property
     def tokens(self) -> Tokens:

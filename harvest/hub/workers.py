@@ -79,6 +79,12 @@ async def failovers(db: Runs, size: int) -> Sequence[Row]:
     return await db.fetch(_Q["failovers"], size=size)
 
 
+async def failover_count(db: Runs) -> int:
+    """How many workers were ever fenced."""
+    n: int = (await db.fetch(_Q["failover_count"]))[0]["n"]
+    return n
+
+
 async def forget(db: Runs, worker_ids: Sequence[UUID]) -> None:
     await db.fetch(_Q["forget"], worker_ids=list(worker_ids))
 

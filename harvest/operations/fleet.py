@@ -126,6 +126,11 @@ class Failover:
     recovered_after: float | None
 
 
+async def failover_count(site: Site) -> int:
+    """Of all time."""
+    return await workers.failover_count(site.db)
+
+
 async def failovers(site: Site, size: int = 20) -> list[Failover]:
     """The last ones, newest first."""
     return [

@@ -25,7 +25,8 @@ class Point:
 
     Rates are per second. `commit`, `wait` (of decisions, from ready to driven) and `schedule_to_start` (of activities, from
     due to claimed) are (p50, p95) in seconds, None where nothing was counted. `hub` is what it held: workflow_backlog,
-    activity_backlog, dead_letters, open_runs, unowned_partitions; None where nobody looked.
+    activity_backlog, dead_letters, open_runs, unowned_partitions; None where nobody looked. The last point has the newest
+    look that there was.
     """
 
     at: float
@@ -92,6 +93,8 @@ def series(rows: Iterable[Any], *, now: float, seconds: float = HOUR, step: floa
         else:
             sums[slot].add(row["worker_id"], found)
     last = int(now // step) - 1  # the slot that is not over would look like a fall
+    if last + 1 in sums and sums[last + 1].hub is not None:  # but what the hub holds now is no rate
+        sums[last].hub = sums[last + 1].hub
     return [sums[slot].point((slot + 1) * step, step) for slot in range(last - int(seconds // step) + 1, last + 1)]
 
 

@@ -12,13 +12,14 @@ from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry, generate_latest
 
 from harvest.client import Client
+from harvest.operations.fleet import failover_count
+from harvest.operations.health import STEP
 from harvest.operations.watch import Watch
 from harvest.server.shared import Shared
 from harvest.telemetry.export import Instruments, Sample
 from harvest.telemetry.names import SERVER
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-FAILOVERS = 10_000
 
 
 class ServerMetrics:
@@ -57,11 +58,10 @@ class ServerMetrics:
 
     async def _read(self) -> dict[str, list[Sample]]:
         status = await self.client.owner_status()
-        points = await self.client.health()
-        failovers = await self.client.failovers(limit=FAILOVERS)
+        points = await self.client.health(over=STEP)
         found: dict[str, list[Sample]] = {
             "workers": [({"queue": q}, n) for q, n in sorted(Counter(w.queue for w in status.workers).items())],
-            "failovers": [({}, len(failovers))],
+            "failovers": [({}, await failover_count(self.client.site))],
         }
         if status.mode == "owner":
             served = {pool for worker in status.workers for pool in worker.pools}

@@ -79,6 +79,9 @@ returning worker_id
 select worker_id, host, pid, pool, build_id, heartbeat_at, fenced_at, recovered_at from workers
 where fenced_at is not null order by fenced_at desc limit :size::int
 
+-- name: failover_count
+select count(*) as n from workers where fenced_at is not null
+
 -- name: live
 select worker_id, pool, build_id, state, host, pid, started_at, heartbeat_at, lease_until, scanned_at, definitions, pools, can_own,
        grants, refusals, config, figures, runtime, sticky_cache_enabled, sticky_cache_capacity
