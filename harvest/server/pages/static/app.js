@@ -86,9 +86,10 @@ if (topics.size) listen(); else if (pulse) pulse.hidden = true;
 async function call(method, path, body) {
   const answer = await fetch(base + path, { method, headers: body === undefined ? {} : { "Content-Type": "application/json" }, body: body === undefined ? undefined : JSON.stringify(body) });
   const text = await answer.text();
-  const value = text ? JSON.parse(text) : null;
+  let value = null;
+  try { value = text ? JSON.parse(text) : null; } catch (_) { if (answer.ok) throw new Error(`${path}: the answer is not JSON`); }
   if (!answer.ok) throw new Error(`${value?.error ?? answer.status}: ${value?.detail ?? answer.statusText}${value?.hint ? `\n${value.hint}` : ""}`);
-  return { status: answer.status, value };
+  return { status: answer.status, value, at: new Date(answer.headers.get("Date") ?? Date.now()) };
 }
 
 function show(output, text, name) { output.textContent = text; output.className = name; }
@@ -120,7 +121,7 @@ document.addEventListener("submit", async (event) => {
       show(output, result, "good");
       soon();
     } catch (e) { show(output, e.message, "bad"); } finally { button.disabled = false; }
-  } else if (form.dataset.bulk !== undefined) { event.preventDefault(); bulk(form, true); }
+  } else if (form.dataset.bulk !== undefined) { event.preventDefault(); bulk(form); }
   else if (form.dataset.filter !== undefined) { event.preventDefault(); filter(form); }
 });
 
@@ -145,24 +146,33 @@ document.addEventListener("click", (event) => {
 
 // --- one act on all that match
 
-async function bulk(form, dry) {
-  const output = $("output", form), chosen = $("[data-filter]");
-  const given = Object.fromEntries([...new FormData(chosen)].filter(([, value]) => value));
+function bulkOf(form) {
+  const given = Object.fromEntries([...new FormData($("[data-filter]"))].filter(([, value]) => value));
   const filters = {};
   if (given.q) filters.prefix = given.q;
   for (const name of ["type", "queue"]) if (given[name]) filters[name] = given[name];
-  if (["RUNNING", "PAUSED"].includes(given.state)) filters.state = given.state;
-  if (given.attribute?.includes("=")) { const [name, ...rest] = given.attribute.split("="); let value = rest.join("="); try { value = JSON.parse(value); } catch (_) { /* a text */ } filters.search_attributes = { [name]: value }; }
-  const body = { verb: form.elements.verb.value, filters, everything: Object.keys(filters).length === 0, dry_run: dry };
+  if (given.state && !["RUNNING", "PAUSED"].includes(given.state)) throw new Error(`the list shows runs that are ${given.state.toLowerCase().replaceAll("_", " ")}: only open ones can be acted on`);
+  if (given.state) filters.state = given.state;
+  if (given.attribute && !given.attribute.includes("=")) throw new Error("attribute: name=value");
+  if (given.attribute) { const [name, ...rest] = given.attribute.split("="); let value = rest.join("="); try { value = JSON.parse(value); } catch (_) { /* a text */ } filters.search_attributes = { [name]: value }; }
+  const body = { verb: form.elements.verb.value, filters, everything: Object.keys(filters).length === 0, dry_run: true };
   if (form.elements.reason.value) body.reason = form.elements.reason.value;
   if (body.verb === "signal") body.signal = form.elements.signal.value;
+  return body;
+}
+
+// `seen` is what the dry run asked for: whatever was typed since, the act is about that, and about no run that is newer.
+async function bulk(form, seen) {
+  const output = $("output", form);
   try {
-    show(output, dry ? "looking…" : "at it…", "");
-    const { value } = await call("POST", "/api/workflows/bulk", body);
-    if (dry) {
+    const body = seen ?? bulkOf(form);
+    show(output, seen ? "at it…" : "looking…", "");
+    const { value, at } = await call("POST", "/api/workflows/bulk", body);
+    if (!seen) {
       show(output, `${value.matched} open run${value.matched === 1 ? "" : "s"} would get ${value.verb}${body.everything ? " (every open run: no filter is set)" : ""}`, "");
       const list = make("ul"); for (const run of value.sample) list.append(make("li", `${run.workflow_id} (${run.type}, ${run.state.toLowerCase()})`)); if (value.matched > value.sample.length) list.append(make("li", `… ${value.matched - value.sample.length} more`));
-      const go = make("button", `${value.verb} ${value.matched} run${value.matched === 1 ? "" : "s"}`, "danger"); go.type = "button"; go.disabled = !value.matched; go.addEventListener("click", () => bulk(form, false));
+      const go = make("button", `${value.verb} ${value.matched} run${value.matched === 1 ? "" : "s"}`, "danger"); go.type = "button"; go.disabled = !value.matched; const then = new Date(at.getTime() + 1000).toISOString();
+      go.addEventListener("click", () => bulk(form, { ...body, dry_run: false, filters: { ...body.filters, before: then } }));
       output.append(list, go);
     } else {
       show(output, `${value.done} of ${value.matched} done${value.failed.length ? `, ${value.failed.length} failed: ${value.failed[0].workflow_id}: ${value.failed[0].error}` : ""}`, value.failed.length ? "bad" : "good");
@@ -206,7 +216,7 @@ function chart({ columns, rows }) {
 function table({ columns, rows }) {
   const box = make("div", undefined, "scroll"), grid = make("table", undefined, "list small"), head = grid.createTHead().insertRow(), body = grid.createTBody();
   for (const column of columns) head.append(make("th", column));
-  for (const row of rows.slice(0, 1000)) { const line = body.insertRow(); for (const cell of row) line.append(make("td", cell === null ? "null" : String(cell), cell === null ? "muted" : typeof cell === "number" ? "num" : undefined)); }
+  for (const row of rows.slice(0, 1000)) { const line = body.insertRow(); for (const cell of row) line.append(make("td", cell !== null && typeof cell === "object" ? JSON.stringify(cell) : String(cell), cell === null ? "muted" : typeof cell === "number" ? "num" : undefined)); }
   box.append(grid);
   if (rows.length > 1000) box.append(make("p", `the first 1,000 of ${rows.length.toLocaleString()} rows are shown`, "muted small"));
   return box;
