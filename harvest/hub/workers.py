@@ -93,6 +93,12 @@ async def live(db: Runs, pool: str | None = None) -> Sequence[Row]:
     return await db.fetch(_Q["live"], pool=pool)
 
 
+async def is_live(db: Runs, worker_id: UUID) -> bool:
+    """False once it has stopped, was fenced, or its lease has run out."""
+    live: bool = (await db.fetch(_Q["is_live"], worker_id=worker_id))[0]["live"]
+    return live
+
+
 async def try_lock(session: Session, key: int) -> bool:
     """Takes a session-level advisory lock if nobody holds it."""
     return bool((await session.fetch(_Q["try_lock"], key=key))[0]["pg_try_advisory_lock"])

@@ -18,6 +18,7 @@ from uuid import UUID
 import msgspec
 import zstandard
 
+from harvest.backoff import Backoff
 from harvest.entity_sql import Plan, Result, SqlBusy, SqlClosed, SqlError, SqlOverrun, SqlRefused, plain
 from harvest.errors import (
     DefinitionError,
@@ -38,6 +39,8 @@ from harvest.wakes.topics import ANSWER, ASK, dump
 ONE, PART = "@sql", "@sql-part"
 ONE_WORKER = 7.0
 """Seconds after which a question about one entity is put to whoever owns it then: longer than any query may run."""
+LOOK_AFTER = Backoff(0.3, cap=1.0)
+"""Between looks whether a worker that owes an answer is still alive."""
 RESTARTS = 5
 _ERRORS: dict[str, type[SqlError]] = {kind.__name__: kind for kind in (SqlBusy, SqlClosed, SqlError, SqlOverrun, SqlRefused)}
 _OURS: dict[str, type[HarvestError]] = {k.__name__: k for k in (DefinitionError, EntityNotFound, EntitySqlOff)}
@@ -308,15 +311,13 @@ def unpack(text: str) -> Any:
 
 
 async def ask(site: Site, whom: UUID, name: str, request: dict[str, Any], patience: float) -> Any:
-    """Puts a question to one worker. Raises what it raised, `NoAnswer` after `patience` seconds."""
+    """Puts a question to one worker. Raises what it raised, `NoAnswer` after `patience` seconds or once it is gone."""
     question = str(new_id())
     waiter = site.router.waiter(ANSWER, question)
     leave = site.router.subscribe(ANSWER, Pieces(lambda key, value: site.router.wake(ANSWER, key, value)).add)
     try:
         await send_pieces(site.db, ASK, question, dump(["", question, "", name, pack(request), str(whom)]))
-        await asyncio.wait({waiter}, timeout=patience)
-        if not waiter.done():
-            raise NoAnswer(f"worker {whom} did not answer within {patience:g} s")
+        await _answered(site, whom, waiter, patience)
         kind, value = json.loads(waiter.result())
         if kind == "stored":
             value = await answers.take(site.db, UUID(question))
@@ -327,6 +328,20 @@ async def ask(site: Site, whom: UUID, name: str, request: dict[str, Any], patien
     if "error" in answer:
         raise _error(answer["error"])
     return answer
+
+
+async def _answered(site: Site, whom: UUID, waiter: asyncio.Future[Any], patience: float) -> None:
+    """Looks now and then whether the worker is still there: one that stops leaves questions behind."""
+    loop = asyncio.get_running_loop()
+    deadline, looks = loop.time() + patience, 0
+    while True:
+        await asyncio.wait({waiter}, timeout=min(LOOK_AFTER.delay(looks := looks + 1), max(0.0, deadline - loop.time())))
+        if waiter.done():
+            return
+        if loop.time() >= deadline:
+            raise NoAnswer(f"worker {whom} did not answer within {patience:g} s")
+        if not await workers.is_live(site.db, whom) and not waiter.done():
+            raise NoAnswer(f"worker {whom} is gone")
 
 
 def _error(told: dict[str, Any]) -> Exception:

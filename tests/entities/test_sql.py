@@ -11,8 +11,10 @@ from pydantic import BaseModel
 
 import harvest
 from harvest import Worker, WorkerConfig, activity, entity
-from harvest.errors import ConfigError, EntityNotFound, EntitySqlOff, QueryTimeout, UnknownWorkflowError
+from harvest.errors import ConfigError, EntityNotFound, EntitySqlOff, NoAnswer, QueryTimeout, UnknownWorkflowError
 from harvest.hub.queries import Query
+from harvest.ids import new_id
+from harvest.operations.entity_sql import ONE, ask
 
 
 class Plane(BaseModel):
@@ -354,3 +356,10 @@ async def test_one_state_that_cannot_be_read_hides_its_partition_only(client, re
         rows = await client.query_entities_sql(Aeroplane, "SELECT count(*) FROM entity")
         assert not rows.complete and rows.rows[0][0] in (10, 11)
         assert "Aeroplane 'N001' cannot be read" in rows.unanswered[0].reason
+
+
+async def test_nobody_waits_for_a_worker_that_is_gone(remote):
+    request = {"type": "Aeroplane", "key": "N1", "sql": "SELECT 1", "params": []}
+    async with asyncio.timeout(30):
+        with pytest.raises(NoAnswer, match="is gone"):
+            await ask(remote.site, new_id(), ONE, request, 600.0)

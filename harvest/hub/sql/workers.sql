@@ -79,6 +79,9 @@ returning worker_id
 select worker_id, host, pid, pool, build_id, heartbeat_at, fenced_at, recovered_at from workers
 where fenced_at is not null order by fenced_at desc limit :size::int
 
+-- name: is_live
+select exists (select from workers where worker_id = :worker_id and state in ('active', 'draining') and lease_until > hub_now()) as live
+
 -- name: failover_count
 select count(*) as n from workers where fenced_at is not null
 
