@@ -13,6 +13,12 @@ SLOW = 0.025
 """Seconds from which a read is kept for its time, whatever changes meanwhile."""
 
 
+def _seen(reading: asyncio.Future[Any]) -> None:
+    """Who asked may be gone by now: an error that nobody takes is no news for the log."""
+    if not reading.cancelled():
+        reading.exception()
+
+
 class Shared:
     """`get(key, read, keep)` answers from what was read at most `keep` seconds ago, else reads; who comes meanwhile waits for
     the same answer. What took long is kept for twenty times as long, so that no page keeps the hub busy."""
@@ -30,6 +36,7 @@ class Shared:
         reading = self._reading.get(key)
         if reading is None:
             reading = self._reading[key] = asyncio.ensure_future(self._read(key, read, keep))
+            reading.add_done_callback(_seen)
         return await asyncio.shield(reading)
 
     async def _read(self, key: Hashable, read: Callable[[], Awaitable[T]], keep: float) -> T:
