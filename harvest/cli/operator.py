@@ -238,7 +238,7 @@ def bulk(
     json: Json = False,
 ) -> None:
     """Act on all open runs that match. A dry run comes first."""
-    options = {
+    options: dict[str, Any] = {
         "state": state,
         "type": type,
         "queue": queue,
@@ -262,11 +262,14 @@ def bulk(
         if json:
             raise ConfigError("yes", f"{seen.matched} runs match", hint="--yes acts on them, --dry-run only shows them")
         typer.confirm(f"{verb} these {seen.matched} runs?", abort=True, err=True)
+    options["before"] = seen.before  # what was shown, and nothing newer
     report = run_async(_bulk(url, verb, options, dry_run=False, quiet=json))
     if json:
         output.print_json(report)
     else:
         output.print_text(f"{verb}: {report.done} of {report.matched} runs")
+        if report.stored:
+            output.print_text(f"  {report.stored} requests are stored, and no worker has carried them out yet")
         for failed in report.failed:
             output.print_text(f"  {failed.workflow_id}: {failed.error}")
     if report.failed:
@@ -288,7 +291,7 @@ async def _bulk(url: str, verb: str, options: dict[str, Any], *, dry_run: bool, 
             bar = progress.add_task("", total=None)
 
             def moved(report: BulkReport) -> None:
-                progress.update(bar, total=report.matched, completed=report.done + len(report.failed))
+                progress.update(bar, total=report.matched, completed=report.done + report.stored + len(report.failed))
 
             report: BulkReport = await client.bulk(verb, dry_run=dry_run, progress=moved, **options)
             return report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any, TypedDict
@@ -14,6 +15,8 @@ from harvest.operations.bulk import Target
 from harvest.operations.site import Site, as_json
 from harvest.operations.start import check_attributes
 
+LEAST = 0.02
+"""Seconds that a run gets of which nobody can wait any more: its request is stored all the same."""
 VERBS = ("cancel", "terminate", "signal", "pause", "resume")
 
 
@@ -67,7 +70,13 @@ def check_count(name: str, value: int | None, least: int) -> None:
 def act_of(
     site: Site, verb: str, *, signal: Any, args: tuple[Any, ...], reason: str, patience: float
 ) -> Callable[[Target], Awaitable[object]]:
-    """What is done to each run, through its logical handle."""
+    """What is done to each run, through its logical handle. Workers get `patience` seconds in all to carry it out."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + patience
+
+    def left() -> float:
+        return max(LEAST, deadline - clock())
+
     if verb not in VERBS:
         raise ConfigError("verb", f"must be one of {', '.join(VERBS)}, got {verb!r}")
     if (signal is not None) is not (verb == "signal"):
@@ -80,7 +89,7 @@ def act_of(
     if verb == "cancel":
         return lambda t: message.cancel(site, t.workflow_id, reason, t.execution_id)
     if verb == "terminate":
-        return lambda t: message.terminate(site, t.workflow_id, reason, attempt=t.execution_id, patience=patience)
+        return lambda t: message.terminate(site, t.workflow_id, reason, attempt=t.execution_id, patience=left())
     if verb == "pause":
-        return lambda t: pause.pause(site, t.workflow_id, t.execution_id, patience)
+        return lambda t: pause.pause(site, t.workflow_id, t.execution_id, left())
     return lambda t: pause.resume(site, t.workflow_id, t.execution_id)

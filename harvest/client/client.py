@@ -15,7 +15,7 @@ from harvest.client.bulk import BulkFilters, act_of, check_count, checked_filter
 from harvest.client.calls import handler_call, workflow_call
 from harvest.client.entity import EntityHandle, EntitySummary
 from harvest.client.entity import summary_of as entity_summary_of
-from harvest.client.handle import RunSummary, WorkflowHandle, summary_of
+from harvest.client.handle import KEY_CAP, RunSummary, WorkflowHandle, summary_of
 from harvest.client.letters import DeadLetters
 from harvest.client.tokens import Tokens
 from harvest.definitions.options import RetryPolicy, Span, retry_spec, seconds
@@ -35,6 +35,7 @@ from harvest.operations import bulk, doctor, fleet, switch
 from harvest.operations import entity_sql as sql_over_entities
 from harvest.operations import health as telling
 from harvest.operations import start as starting
+from harvest.operations import update as updating
 from harvest.operations.audit import AuditEntry
 from harvest.operations.bulk import BulkReport
 from harvest.operations.entity_sql import FleetRows, Token
@@ -216,10 +217,16 @@ class Client:
         update_timeout: Span = 60.0,
         **options: Unpack[StartOptions],
     ) -> Any:
-        """Starts the run if none is open, then updates it and returns the update's result."""
+        """Starts the run if none is open, then updates it and returns the update's result.
+
+        Where the newest run of `id` has an update of this `update_id`, its answer is returned, and nothing is started.
+        """
         options.setdefault("conflict", "use_existing")
         _, _, definition = workflow_call(workflow, args)
         handler_call("update", update, update_args, definition)  # bad input is refused before the start
+        if update_id is not None and await updating.of_newest(self.site, id, check_name("update_id", update_id, KEY_CAP)):
+            known = WorkflowHandle[Any](self.site, id, None, definition)
+            return await known.update(update, *update_args, update_id=update_id, timeout=update_timeout)
         handle = await self.start(workflow, *args, id=id, **options)
         return await handle.update(update, *update_args, update_id=update_id, timeout=update_timeout)
 
@@ -347,16 +354,18 @@ class Client:
         dry_run: bool = True,
         limit: int | None = None,
         parallel: int = 16,
-        timeout: Span = 10.0,
+        timeout: Span = 60.0,
         progress: Callable[[BulkReport], None] = lambda _: None,
         **filters: Unpack[BulkFilters],
     ) -> BulkReport:
         """Cancels, terminates, signals, pauses or resumes all open runs that match the filters (`BulkFilters`).
 
         A dry run, unless told otherwise: it counts and shows what would be done. Runs are addressed by their logical handle,
-        `parallel` at a time; what fails is in the report. Raises `ConfigError` for a verb or filter that cannot be.
+        `parallel` at a time; what fails is in the report, and what is durable but was not carried out by a worker within
+        `timeout`, for all of them together. To act on what a dry run has shown, and on nothing newer, give its `before`. Raises
+        `ConfigError` for a verb or filter that cannot be.
         """
-        act = act_of(self.site, verb, signal=signal, args=args, reason=reason, patience=seconds("timeout", timeout) or 10.0)
+        act = act_of(self.site, verb, signal=signal, args=args, reason=reason, patience=seconds("timeout", timeout) or 60.0)
         check_count("parallel", parallel, 1)
         check_count("limit", limit, 0)
         found = checked_filters(filters, everything)

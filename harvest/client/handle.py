@@ -290,7 +290,7 @@ class WorkflowHandle(Operated, Generic[T]):
         """What the update of this id gave, as plain data. Waits and raises like `update`; `UpdateNotFound` for another id."""
         check_name("update_id", update_id, KEY_CAP)
         try:
-            answer = await update.later(self._site, self.id, update_id, seconds("timeout", timeout) or 60.0)
+            answer = await update.later(self._site, self.id, update_id, seconds("timeout", timeout) or 60.0, self._attempt)
         except Answer as bad:
             raise _bad_end(update_id, bad) from error_of(bad.failure)
         return msgspec.json.decode(answer)

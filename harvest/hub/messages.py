@@ -91,9 +91,15 @@ async def drop_unread(db: Runs, execution_ids: Sequence[UUID], reply: str, failu
     return await db.fetch(_Q["drop_unread"], execution_ids=list(execution_ids), reply=reply, failure=failure)
 
 
-async def by_key(db: Runs, *, workflow_id: str, kind: str, key: str, execution_id: UUID | None = None) -> Row | None:
-    """The mail with this key, of the newest run that has it, or of one `execution_id`."""
-    rows = await db.fetch(_Q["by_key"], workflow_id=workflow_id, kind=kind, key=key, execution_id=execution_id)
+async def by_key(db: Runs, *, workflow_id: str, kind: str, key: str) -> Row | None:
+    """The mail with this key, of the newest run that has it."""
+    rows = await db.fetch(_Q["by_key"], workflow_id=workflow_id, kind=kind, key=key)
+    return rows[0] if rows else None
+
+
+async def by_key_of_run(db: Runs, execution_id: UUID, *, kind: str, key: str, most: int = 10_000) -> Row | None:
+    """The mail with this key in the logical run of an execution, which is followed over `most` runs."""
+    rows = await db.fetch(_Q["by_key_of_run"], execution_id=execution_id, kind=kind, key=key, most=most)
     return rows[0] if rows else None
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from harvest.core.events import UpdateAdmitted, UpdateCompleted, UpdateFailed, encode_event
 from harvest.decisions.answers import Admitted, Answer, Carried, Undelivered
-from harvest.errors import NoAnswer, UpdateNotFound, WorkflowClosed, WorkflowNotFound
+from harvest.errors import HarvestError, NoAnswer, UpdateNotFound, WorkflowClosed, WorkflowNotFound
 from harvest.failure import Failure
 from harvest.hub import history, messages
 from harvest.hub.messages import Mail
@@ -45,8 +45,8 @@ async def update(
         direct = await _directly(site, workflow_id, name, input, update_id, patience)
         if direct is not None:
             return direct
-    mail, known = await _stored(site, workflow_id, name, input, update_id or str(new_id()), attempt)
-    return await answer_of_mail(site, mail, patience, known=known)
+    mail = await _stored(site, workflow_id, name, input, update_id or str(new_id()), attempt)
+    return await answer_of_mail(site, mail, patience, known=False)
 
 
 async def admit(
@@ -54,42 +54,61 @@ async def admit(
 ) -> None:
     """Returns once the update is durable; `later` has its answer. Raises `WorkflowNotFound`, `WorkflowClosed`."""
     check_workflow(workflow_id, "updates")
-    mail, known = await _stored(site, workflow_id, name, input, update_id, attempt)
-    if known:
-        await _message_of(site, mail)
+    await _stored(site, workflow_id, name, input, update_id, attempt)
 
 
-async def later(site: Site, workflow_id: str, update_id: str, patience: float) -> msgspec.Raw:
-    """The answer to an update that has its id from its sender, whichever run of the workflow id has it (L-5).
+async def later(site: Site, workflow_id: str, update_id: str, patience: float, attempt: UUID | None = None) -> msgspec.Raw:
+    """The answer to an update that has its id from its sender: of the newest run of the workflow id that has it, or with
+    `attempt` of that one's logical run (L-5).
 
     Raises `Answer` for a bad end, `NoAnswer` after `patience` seconds, `UpdateNotFound`.
     """
     check_workflow(workflow_id, "updates")
-    found = await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id)
-    if found is None:
+    mail = await _known(site, workflow_id, update_id, attempt)
+    if mail is None:
         raise UpdateNotFound(f"{workflow_id!r} has no update with the id {update_id!r}")
-    mail = Mail(found["message_id"], workflow_id, "update", found["name"], update_id, "")
     return await answer_of_mail(site, mail, patience, known=False)
 
 
-async def _stored(
-    site: Site, workflow_id: str, name: str, input: msgspec.Raw, update_id: str, attempt: UUID | None
-) -> tuple[Mail, bool]:
-    """The update as mail, and whether its id may be known from before."""
+async def of_newest(site: Site, workflow_id: str, update_id: str) -> bool:
+    """True when the newest run of the workflow id, open or closed, has an update of this id: to ask for it again starts
+    nothing."""
+    latest = await site.latest.submit(workflow_id)
+    if latest is None:
+        return False
+    return await _known(site, workflow_id, update_id, latest["execution_id"]) is not None
+
+
+async def _known(site: Site, workflow_id: str, update_id: str, attempt: UUID | None) -> Mail | None:
+    """The update that has this id already."""
+    if attempt is None:
+        found = await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id)
+    else:
+        found = await messages.by_key_of_run(site.db, attempt, kind="update", key=update_id)
+    return None if found is None else Mail(found["message_id"], workflow_id, "update", found["name"], update_id, "")
+
+
+async def _stored(site: Site, workflow_id: str, name: str, input: msgspec.Raw, update_id: str, attempt: UUID | None) -> Mail:
+    """The update as mail: this one, or that which has its id already. Raises `WorkflowNotFound`, `WorkflowClosed`."""
     mail = Mail(new_id(), workflow_id, "update", name, update_id, encode_event(UpdateAdmitted(update_id, name, input)))
+    closed: HarvestError = WorkflowNotFound(f"no open run has the workflow id {workflow_id!r}")
+    row = None
     if attempt is None:
         row = await put(site, mail)
         if row is not None:
             site.wake(row["pool"], row["execution_id"], row["partition"], workflow_id)
             reached(row["execution_id"])
-        return mail, row is None or not row["stored"]
-    try:
-        return mail, not (await put_to_live(site, mail, attempt))["stored"]
-    except WorkflowClosed as closed:
-        last = UUID(str(closed.execution_id))
-        if await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id, execution_id=last) is None:
-            raise
-        return mail, True
+    else:
+        try:
+            row = await put_to_live(site, mail, attempt)
+        except WorkflowClosed as exc:
+            closed = exc
+    if row is not None and row["stored"]:
+        return mail
+    known = await _known(site, workflow_id, update_id, attempt)
+    if known is None:
+        raise closed
+    return known
 
 
 async def _message_of(site: Site, mail: Mail) -> UUID:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -68,13 +69,41 @@ class Following:
             self._future.set_result(None)
 
 
-class Watch(Periodic):
-    """`following(execution_id)` for one run, `news()` for all of them. It starts looking when somebody does."""
+class Looking(Periodic):
+    """From the first who watches until `Watch.stop`."""
 
     doing = "watch the hub"
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, watch: Watch) -> None:
         super().__init__(EVERY)
+        self.watch = watch
+        self._leave: list[Callable[[], None]] = []
+
+    async def _open(self) -> None:
+        watch, site = self.watch, self.watch.site
+        await site.listener.add([CHANGED, OWNERS])
+        self._leave = [
+            site.router.subscribe(CHANGED, watch.changed),
+            site.router.subscribe(OWNERS, lambda _: watch.tell(News(fleet=True))),
+            site.router.subscribe(SWITCH, lambda _: watch.tell(News(fleet=True))),
+        ]
+        site.listener.on_connect.append(watch.reconnected)
+
+    async def _close(self) -> None:
+        for leave in self._leave:
+            leave()
+        if self.watch.reconnected in self.watch.site.listener.on_connect:
+            self.watch.site.listener.on_connect.remove(self.watch.reconnected)
+
+    async def run_once(self) -> None:
+        await self.watch.look()
+
+
+class Watch:
+    """`following(execution_id)` for one run, `news()` for all of them. It starts looking when somebody does, also where nothing
+    else of the application was started; `stop()` at the end of a server's life, after which it may begin again."""
+
+    def __init__(self, site: Site) -> None:
         self.site = site
         self.looks = 0
         self.ending = False
@@ -84,7 +113,8 @@ class Watch(Periodic):
         self._seen: dict[str, tuple[int, str]] = {}
         self._newest: Any = None
         self._names: dict[str, str] = {}
-        self._leave: list[Any] = []
+        self._looking: Looking | None = None
+        self._beginning = asyncio.Lock()
 
     @property
     def watched(self) -> bool:
@@ -94,28 +124,30 @@ class Watch(Periodic):
     def viewers(self) -> int:
         return len(self._readers) + sum(map(len, self._followed.values()))
 
-    async def _open(self) -> None:
-        await self.site.listener.add([CHANGED, OWNERS])
-        router = self.site.router
-        self._leave = [
-            router.subscribe(CHANGED, self._changed),
-            router.subscribe(OWNERS, lambda _: self._tell(News(fleet=True))),
-            router.subscribe(SWITCH, lambda _: self._tell(News(fleet=True))),
-        ]
-        self.site.listener.on_connect.append(self._reconnected)
+    async def _look(self) -> None:
+        """Begins to look, or looks again at once."""
+        async with self._beginning:
+            if self._looking is None or not self._looking.alive:
+                looking = Looking(self)  # in a context of its own: it outlives the request that it begins with, and its trace
+                await asyncio.get_running_loop().create_task(looking.__aenter__(), context=Context())
+                self._looking = looking
+            self._looking.nudge()
 
-    async def _close(self) -> None:
-        for leave in self._leave:
-            leave()
-        if self._reconnected in self.site.listener.on_connect:
-            self.site.listener.on_connect.remove(self._reconnected)
+    async def stop(self) -> None:
+        """Ends the looking; harmless where there is none."""
+        async with self._beginning:
+            looking, self._looking = self._looking, None
+            if looking is not None:
+                await looking.stop()
+            self.ending = False
 
-    async def _reconnected(self, _: object) -> None:
-        self.nudge()
+    async def reconnected(self, _: object) -> None:
+        if self._looking is not None:
+            self._looking.nudge()
         for followers in self._followed.values():
             for each in followers:
                 each.moved()
-        self._tell(News(more=True, fleet=True))
+        self.tell(News(more=True, fleet=True))
 
     def finish(self) -> None:
         """Ends every stream: the server stops."""
@@ -127,7 +159,7 @@ class Watch(Periodic):
         for followers in self._followed.values():
             for each in followers:
                 each.moved()
-        self._tell(News())
+        self.tell(News())
 
     # --- who looks
 
@@ -135,8 +167,8 @@ class Watch(Periodic):
     async def following(self, execution_id: UUID) -> AsyncIterator[Following]:
         key, mine = str(execution_id), Following()
         self._followed.setdefault(key, set()).add(mine)
-        self.nudge()
         try:
+            await self._look()
             yield mine
         finally:
             followers = self._followed.get(key, set())
@@ -151,9 +183,9 @@ class Watch(Periodic):
         mine: asyncio.Queue[News] = asyncio.Queue(BACKLOG)
         first = not self._readers
         self._readers.add(mine)
-        if first:
-            self.nudge()
         try:
+            if first:
+                await self._look()
             yield mine
         finally:
             self._readers.discard(mine)
@@ -161,7 +193,7 @@ class Watch(Periodic):
     def touched(self, workflow_id: str) -> None:
         """A run was acted on in this process."""
         if self.watched:
-            self._tell(News(more=True))
+            self.tell(News(more=True))
             for key, followers in self._followed.items():
                 if self._names.get(key) in (None, workflow_id):
                     for each in followers:
@@ -169,17 +201,17 @@ class Watch(Periodic):
 
     # --- what comes in
 
-    def _changed(self, rows: list[Any]) -> None:
+    def changed(self, rows: list[Any]) -> None:
         moved = []
         for row in rows:
             if row is None:
-                self._tell(News(more=True))
+                self.tell(News(more=True))
                 continue
             each = Moved(*row)
             moved.append(each)
             self._move(each)
         if moved:
-            self._tell(News(runs=tuple(moved)))
+            self.tell(News(runs=tuple(moved)))
 
     def _move(self, each: Moved) -> None:
         followers = self._followed.get(each.execution_id)
@@ -189,7 +221,7 @@ class Watch(Periodic):
             for one in followers:
                 one.moved()
 
-    def _tell(self, news: News) -> None:
+    def tell(self, news: News) -> None:
         if news.runs or news.more or news.fleet:
             self.on_news()
         for queue in self._readers:
@@ -202,7 +234,8 @@ class Watch(Periodic):
 
     # --- the shared look
 
-    async def run_once(self) -> None:
+    async def look(self) -> None:
+        """Once, for all who watch."""
         if not self.watched:
             return
         self.looks += 1
@@ -212,8 +245,8 @@ class Watch(Periodic):
         newest = await diagnosis.newest(self.site.db)
         if newest != self._newest:
             self._newest = newest
-            self._tell(News(more=True))
-        self._tell(News(figures=True))
+            self.tell(News(more=True))
+        self.tell(News(figures=True))
         if self._followed:
             for row in await diagnosis.standing(self.site.db, [UUID(key) for key in self._followed]):
                 each = Moved(str(row["execution_id"]), row["workflow_id"], row["type"], row["state"], row["decision"])
@@ -221,7 +254,7 @@ class Watch(Periodic):
                 if known != (each.decision, each.state):
                     self._move(each)  # also at the first look: it may have moved since its follower read it, before anyone told
                     if known is not None:
-                        self._tell(News(runs=(each,)))
+                        self.tell(News(runs=(each,)))
                 self._seen[each.execution_id] = (each.decision, each.state)
                 self._names[each.execution_id] = each.workflow_id
         self._names = {key: name for key, name in self._names.items() if key in self._followed}

@@ -24,6 +24,9 @@ from harvest.server.headers import SecurityHeaders
 from harvest.server.limits import BodyLimit
 from harvest.server.pages import pages
 
+LONGEST_STREAM = 900.0
+"""Seconds after which the stream of somebody whom another application let in ends: that one is asked again then."""
+
 
 def router(
     client: Client,
@@ -37,7 +40,7 @@ def router(
     `auth` is a dependency of yours that returns a `Principal` (a name and scopes) or raises `HTTPException`. The client has to
     be open while requests come in. Limits of bodies and rates are yours there. `audit_keep` as in `ServerConfig`.
     """
-    desk = Desk(client, auth)
+    desk = Desk(client, auth, longest_stream=LONGEST_STREAM)
     return mounted(desk, pages(desk, None) if dashboard else None, seconds(audit_keep))
 
 
@@ -45,7 +48,7 @@ def mounted(desk: Desk, shown: APIRouter | None, audit_keep: float) -> APIRouter
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(desk.watch)
+            stack.push_async_callback(desk.watch.stop)
             if audit_keep:
                 await stack.enter_async_context(Forgetting(desk.client.db, audit_keep))
             yield

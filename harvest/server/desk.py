@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from math import inf
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -31,7 +32,8 @@ async def always(_: Principal) -> bool:
 
 
 class Desk:
-    """`auth` is a FastAPI dependency that returns a `Principal`, or raises; `still(who)` is asked while a stream goes on."""
+    """`auth` is a FastAPI dependency that returns a `Principal`, or raises; `still(who)` is asked while a stream goes on, which
+    ends after `longest_stream` seconds for its reader to be let in anew."""
 
     def __init__(
         self,
@@ -40,8 +42,10 @@ class Desk:
         *,
         max_wait: float = 60.0,
         still: Callable[[Principal], Awaitable[bool]] = always,
+        longest_stream: float = inf,
     ) -> None:
         self.client, self.auth, self.max_wait, self.still = client, auth, max_wait, still
+        self.longest_stream = longest_stream
         self.auditor = Auditor(client.db)
         self.watch = Watch(client.site)
         self.shared = Shared()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
+from math import inf
 from typing import Any
 
 from fastapi.responses import StreamingResponse
@@ -23,15 +25,20 @@ def event_of(event: str, data: Any, *, id: str | None = None) -> str:
     return f"{head}event: {event}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
 
 
-async def _while_there_is_a_hub(events: AsyncIterator[str]) -> AsyncIterator[str]:
-    """Ends where the hub is away: whoever listens comes again by itself, and goes on from its last event."""
+async def _for_a_while(events: AsyncIterator[str], longest: float) -> AsyncIterator[str]:
+    """Ends where the hub is away, or after `longest` seconds: whoever listens comes again, is let in anew, and goes on
+    from its last event."""
+    clock = asyncio.get_running_loop().time
+    until = clock() + longest
     try:
         async for event in events:
             yield event
+            if clock() > until:
+                return
     except HubError as exc:
         log.warning("a stream ends: %s", exc.message)
 
 
-def stream_response(events: AsyncIterator[str]) -> StreamingResponse:
-    events = _while_there_is_a_hub(events)
+def stream_response(events: AsyncIterator[str], longest: float = inf) -> StreamingResponse:
+    events = _for_a_while(events, longest)
     return StreamingResponse(events, media_type=MEDIA_TYPE, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})

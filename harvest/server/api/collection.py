@@ -132,6 +132,7 @@ def in_bulk(router: APIRouter, desk: Desk) -> None:
             everything=body.everything,
             dry_run=body.dry_run,
             limit=body.limit,
+            timeout=desk.patience(body.timeout),
             **filters,
         )
         if not body.dry_run:

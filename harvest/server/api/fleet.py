@@ -125,7 +125,7 @@ def changes(router: APIRouter, desk: Desk) -> None:
 
         A hint, like everything that comes by NOTIFY: `more` in `runs` says that others have moved, too.
         """
-        return stream_response(_news(desk, request.state.harvest_who))
+        return stream_response(_news(desk, request.state.harvest_who), desk.longest_stream)
 
 
 async def _news(desk: Desk, who: Principal) -> AsyncIterator[str]:

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, HTTPException, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from harvest.client import WorkflowHandle
 from harvest.client.plain import plain
-from harvest.errors import NoAnswer
+from harvest.errors import NoAnswer, WorkflowNotFound
 from harvest.ids import new_id
 from harvest.server import models
 from harvest.server.access import Principal
@@ -326,21 +326,31 @@ def streaming(router: APIRouter, desk: Desk, address: Address) -> None:
         """The events of this execution as they are recorded (server-sent events); `end` follows the last one.
 
         After a break go on with `Last-Event-ID`. By id it is about the newest run, or about the one of `Last-Event-ID` while
-        that has more to tell.
+        that has more to tell. A stream may end without `end`: come again.
         """
         described, seen = await run.describe(), 0
-        if last_event_id is not None:
-            of, _, number = last_event_id.rpartition(":")
-            if of and UUID(of) != described.execution_id:
-                before = await desk.client.handle(run.id, execution_id=UUID(of)).describe()
-                if before.closed_at is None or int(number) < before.events:
-                    described, seen = before, int(number)
-            else:
-                seen = int(number)
+        of, _, number = (last_event_id or "0").rpartition(":")
+        if not of or UUID(of) == described.execution_id:
+            seen = int(number)
+        elif run.execution_id is not None:
+            raise HTTPException(400, f"Last-Event-ID is of execution {of}, and this one is {run.execution_id}")
+        else:
+            before = await _of_id(desk, run.id, UUID(of))
+            if before is not None and (before.closed_at is None or int(number) < before.events):
+                described, seen = before, int(number)
         if described.closed_at is not None and seen >= described.events:
             return Response(status_code=204)
         pinned = desk.client.handle(run.id, execution_id=described.execution_id)
-        return stream_response(_follow(desk, request.state.harvest_who, pinned, described.execution_id, seen))
+        events = _follow(desk, request.state.harvest_who, pinned, described.execution_id, seen)
+        return stream_response(events, desk.longest_stream)
+
+
+async def _of_id(desk: Desk, workflow_id: str, execution_id: UUID) -> Any:
+    """An earlier run of the id; None where there is none, or none any more."""
+    try:
+        return await desk.client.handle(workflow_id, execution_id=execution_id).describe()
+    except WorkflowNotFound:
+        return None
 
 
 async def _follow(desk: Desk, who: Principal, run: Handle, execution_id: UUID, seen: int) -> AsyncIterator[str]:

@@ -236,6 +236,8 @@ class BulkReport(BaseModel):
     dry_run: bool
     matched: int
     done: int
+    stored: int
+    before: datetime | None
     sample: list[Target]
     failed: list[FailedAct]
 

@@ -143,6 +143,7 @@ class Bulk(Body):
     args: Args = []
     reason: Text = ""
     limit: Annotated[int, Field(ge=0, lt=2**31), Number] | None = None
+    timeout: Timeout = 30.0
 
 
 class Call(Body):

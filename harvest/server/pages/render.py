@@ -88,6 +88,9 @@ TEMPLATES = _environment()
 def base_of(request: Request, page: str) -> str:
     """What stands before the dashboard's own paths, wherever it is mounted."""
     path: str = request.scope["path"]
+    root: str = request.scope.get("root_path", "").rstrip("/")
+    if not path.startswith(root):  # a proxy in front takes it off
+        path = root + path
     return path[: len(path) - len(page)].rstrip("/") if path.endswith(page) else path.rstrip("/")
 
 

@@ -33,6 +33,8 @@ PER_PAGE = 50
 EVENTS_SHOWN = 200
 ASK = 1.5
 """Seconds that a page waits for a worker to say where a run stands."""
+STALE = 3.0
+"""Seconds that what is known of one run may be behind: a page looks again a little later than that."""
 STATIC = {"app.css": "text/css; charset=utf-8", "app.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"}
 Text = Annotated[str, Query(max_length=1000, pattern=r"^[^\x00]*$")]
 
@@ -51,7 +53,9 @@ class Page(APIRoute):
                 if exc.status_code == 401 and getattr(request.app.state, "harvest_login", False):
                     target = path + (f"?{request.url.query}" if request.url.query else "")
                     return RedirectResponse(f"{base_of(request, path)}/login?next={quote(target)}", 303)
-                return html(request, "problem.html", path, code=exc.status_code, problem=problems.named(exc))
+                page = html(request, "problem.html", path, code=exc.status_code, problem=problems.named(exc))
+                page.headers.update(exc.headers or {})  # where to go, or how to sign in
+                return page
             except RequestValidationError:
                 body = problems.problem(422, "RequestInvalid", "this address does not make sense here")
             except HarvestError as exc:
@@ -159,10 +163,13 @@ def run(router: APIRouter, desk: Desk) -> None:
     ) -> Response:
         execution_id = _uuid(execution)
         handle = desk.client.handle(id, execution_id=execution_id)
-        found = await desk.shared.get(("run", id, execution, after), lambda: _all_of_run(handle, after))
+        found = await desk.shared.get(("run", id, execution, after), lambda: _all_of_run(handle, after), most=STALE)
+        asked = await desk.shared.get(("stands", found["run"].execution_id), lambda: _where_it_stands(found), most=STALE)
         now = datetime.now(UTC)
         drawn = timeline(found["spans"], now)
-        return html(request, "run.html", "/run", now=now, timeline=drawn, can=_possible(found["run"]), after=after, **found)
+        return html(
+            request, "run.html", "/run", now=now, timeline=drawn, can=_possible(found["run"]), after=after, **found, **asked
+        )
 
 
 def _uuid(text: str) -> UUID | None:
@@ -179,22 +186,25 @@ async def _all_of_run(handle: WorkflowHandle[Any], after: int) -> dict[str, Any]
     chain, spans, events, notes = await asyncio.gather(
         exact.chain(limit=200), exact.timeline(), _events(exact, after), exact.triage_notes()
     )
-    stack = awaits = None
-    if open_ and described.decisions:
-        stack, awaits = await asyncio.gather(_asked(exact.stack(timeout=ASK)), _asked(exact.awaitables(timeout=ASK)))
-    diagnosis = await exact.diagnose()
     return {
+        "exact": exact,
         "run": described,
         "live": open_,
         "chain": chain,
         "spans": spans,
         "events": events,
         "notes": notes,
-        "stack": stack,
-        "awaits": awaits,
-        "diagnosis": diagnosis,
         "more": events[-1]["event_id"] if len(events) == EVENTS_SHOWN else None,
     }
+
+
+async def _where_it_stands(found: dict[str, Any]) -> dict[str, Any]:
+    """What workers have to say of it. They may take their time: what the hub knows is no older for that."""
+    exact, described = found["exact"], found["run"]
+    stack = awaits = None
+    if found["live"] and described.decisions:
+        stack, awaits = await asyncio.gather(_asked(exact.stack(timeout=ASK)), _asked(exact.awaitables(timeout=ASK)))
+    return {"stack": stack, "awaits": awaits, "diagnosis": await exact.diagnose()}
 
 
 async def _asked(answer: Awaitable[Any]) -> Any:
@@ -262,7 +272,7 @@ def entities(router: APIRouter, desk: Desk) -> None:
 
     @router.get("/entity")
     async def one_entity(request: Request, type: Text, key: Text) -> Response:
-        found = await shared.get(("entity", type, key), lambda: _all_of_entity(desk, type, key))
+        found = await shared.get(("entity", type, key), lambda: _all_of_entity(desk, type, key), most=STALE)
         return html(request, "entity.html", "/entity", type=type, key=key, limits=Limits(), **found)
 
 

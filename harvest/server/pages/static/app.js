@@ -52,12 +52,13 @@ async function refresh(url = location.href) {
   }
 }
 
-let timer, tail;
-const held = () => $("#list .rows:hover") !== null;  // rows must not move away from under the pointer
-const soon = () => { if (document.hidden || held()) { stale = true; return; } clearTimeout(timer); timer = setTimeout(() => refresh(), Math.max(120, 500 - (Date.now() - loaded))); clearTimeout(tail); tail = setTimeout(() => refresh(), 3500); };
-// The second one catches up with what the server had not counted anew yet.
-let stale = false;
-const catchUp = () => { if (stale && !document.hidden && !held()) { stale = false; refresh(); } };
+let timer, later, tails = [], pointed = 0, stale = false;
+document.addEventListener("mousemove", () => { pointed = Date.now(); }, { passive: true });
+const held = () => Date.now() - pointed < 1500 && $("#list .rows:hover") !== null;  // rows must not move away from under a pointer that is about to click
+const catchUp = () => { clearTimeout(later); if (!stale || document.hidden) return; if (held()) later = setTimeout(catchUp, 1600); else { stale = false; refresh(); } };
+const look = () => { if (document.hidden || held()) { stale = true; catchUp(); } else refresh(); };
+const soon = () => { clearTimeout(timer); timer = setTimeout(look, Math.max(120, 500 - (Date.now() - loaded))); tails.forEach(clearTimeout); tails = [3500, 20000, 65000].map((ms) => setTimeout(look, ms)); };
+// The later ones catch up with what the server had not read anew yet: what takes long it keeps for a while.
 document.addEventListener("visibilitychange", catchUp);
 document.addEventListener("mouseout", catchUp);
 
@@ -66,11 +67,11 @@ document.addEventListener("mouseout", catchUp);
 const topics = new Set(all("[data-live]").flatMap((e) => e.dataset.live.split(" ")));
 const pulse = $("#pulse");
 
-function listen() {
+function listen(again = 1000) {
   const stream = new EventSource(`${base}/api/changes`);
   const say = (text, name) => { pulse.textContent = text; pulse.className = `pulse ${name}`; };
-  stream.addEventListener("hello", () => { say("live", "live"); refresh(); });  // what moved before it was heard of
-  stream.onerror = () => say("away", "lost");
+  stream.addEventListener("hello", () => { again = 1000; say("live", "live"); refresh(); });  // what moved before it was heard of
+  stream.onerror = () => { say("away", "lost"); if (stream.readyState === EventSource.CLOSED) setTimeout(() => listen(Math.min(2 * again, 15000)), again); };  // it gives up for good after an answer that is an error
   const mine = $("[data-run]");
   stream.addEventListener("runs", (event) => {
     const { runs, more } = JSON.parse(event.data);
@@ -89,7 +90,7 @@ async function call(method, path, body) {
   let value = null;
   try { value = text ? JSON.parse(text) : null; } catch (_) { if (answer.ok) throw new Error(`${path}: the answer is not JSON`); }
   if (!answer.ok) throw new Error(`${value?.error ?? answer.status}: ${value?.detail ?? answer.statusText}${value?.hint ? `\n${value.hint}` : ""}`);
-  return { status: answer.status, value, at: new Date(answer.headers.get("Date") ?? Date.now()) };
+  return { status: answer.status, value };
 }
 
 function show(output, text, name) { output.textContent = text; output.className = name; }
@@ -167,15 +168,14 @@ async function bulk(form, seen) {
   try {
     const body = seen ?? bulkOf(form);
     show(output, seen ? "at it…" : "looking…", "");
-    const { value, at } = await call("POST", "/api/workflows/bulk", body);
+    const { value } = await call("POST", "/api/workflows/bulk", body);
     if (!seen) {
       show(output, `${value.matched} open run${value.matched === 1 ? "" : "s"} would get ${value.verb}${body.everything ? " (every open run: no filter is set)" : ""}`, "");
       const list = make("ul"); for (const run of value.sample) list.append(make("li", `${run.workflow_id} (${run.type}, ${run.state.toLowerCase()})`)); if (value.matched > value.sample.length) list.append(make("li", `… ${value.matched - value.sample.length} more`));
-      const go = make("button", `${value.verb} ${value.matched} run${value.matched === 1 ? "" : "s"}`, "danger"); go.type = "button"; go.disabled = !value.matched; const then = new Date(at.getTime() + 1000).toISOString();
-      go.addEventListener("click", () => bulk(form, { ...body, dry_run: false, filters: { ...body.filters, before: then } }));
+      const go = make("button", `${value.verb} ${value.matched} run${value.matched === 1 ? "" : "s"}`, "danger"); go.type = "button"; go.disabled = !value.matched; go.addEventListener("click", () => bulk(form, { ...body, dry_run: false, filters: { ...body.filters, before: value.before } }));
       output.append(list, go);
     } else {
-      show(output, `${value.done} of ${value.matched} done${value.failed.length ? `, ${value.failed.length} failed: ${value.failed[0].workflow_id}: ${value.failed[0].error}` : ""}`, value.failed.length ? "bad" : "good");
+      show(output, `${value.done} of ${value.matched} done${value.stored ? `, ${value.stored} stored: no worker has done it yet` : ""}${value.failed.length ? `, ${value.failed.length} failed: ${value.failed[0].workflow_id}: ${value.failed[0].error}` : ""}`, value.failed.length ? "bad" : "good");
       soon();
     }
   } catch (e) { show(output, e.message, "bad"); }
