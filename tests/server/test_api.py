@@ -8,6 +8,8 @@ from urllib.parse import quote
 
 import httpx
 
+from harvest.ids import new_id
+from tests.server import flows
 from tests.server.conftest import listening
 
 BY_ID = "/api/workflows/by-id"
@@ -472,3 +474,34 @@ async def test_a_stream_by_id_goes_on_with_the_next_attempt(http, fleet):
     then = events_of((await http.get(f"{BY_ID}/s/events", headers={"Last-Event-ID": last})).text)
     assert {id.partition(":")[0] for _, id, _ in then if id} == {chain[1]["execution_id"]}
     assert then[-2][0] == "RunCompleted"
+    of_another = await http.get(f"/api/workflows/{chain[1]['execution_id']}/events", headers={"Last-Event-ID": last})
+    assert (of_another.status_code, of_another.json()["error"]) == (400, "RequestInvalid")
+    gone = f"{new_id()}:3"  # of a run that is no more: the newest one from its beginning
+    anew = events_of((await http.get(f"{BY_ID}/s/events", headers={"Last-Event-ID": gone})).text)
+    assert anew == then
+
+
+async def test_a_page_that_was_looked_at_while_no_worker_answered_tells_the_truth_soon(http, door, worker):
+    async with worker(flows.Order, flows.charge):
+        handle = await door.start(flows.Order, 1, id="o")
+        assert await handle.query("status") == "0 items"
+    assert "o" in (await http.get("/run", params={"id": "o"})).text  # takes its time: nobody says where it stands
+    async with worker(flows.Order, flows.charge):
+        await handle.signal("approve")
+        assert await handle.result(timeout=20) == "paid 1"
+        async with asyncio.timeout(20):
+            while "state-completed" not in (await http.get("/run", params={"id": "o"})).text:
+                await asyncio.sleep(0.1)
+
+
+async def test_a_bulk_act_tells_what_no_worker_has_done_yet(http, door):
+    for n in range(20):
+        await door.start(flows.Order, n, id=f"o{n}")
+    body = {"verb": "terminate", "filters": {"prefix": "o"}, "dry_run": False, "timeout": 0.2}
+    report = (await http.post("/api/workflows/bulk", json=body)).json()
+    assert (report["matched"], report["done"], report["stored"], report["failed"]) == (20, 0, 20, [])
+    await door.start(flows.Order, 1, id="o-newer")
+    again = {**body, "dry_run": True, "filters": {"prefix": "o", "before": report["before"]}}
+    assert (await http.post("/api/workflows/bulk", json=again)).json()["matched"] == 20
+    nothing = await http.post("/api/workflows/bulk", json={**body, "filters": {"search_attributes": {}}})
+    assert (nothing.status_code, nothing.json()["field"]) == (400, "search_attributes")

@@ -261,3 +261,25 @@ async def test_every_page_fits_a_phone(door, fleet, browser, scheme):
             assert unnamed == [], path
     assert complaints == []
     await context.close()
+
+
+async def test_a_page_comes_back_after_its_stream_was_refused(door, fleet, watched):
+    page, refused = watched.page, []
+
+    async def refuse(route: Any) -> None:
+        """A hub that is away, a proxy in the middle of a deploy: after such an answer browsers do not ask again by themselves."""
+        if len(refused) < 2:
+            refused.append(route.request.url)
+            await route.fulfill(status=503, content_type="application/problem+json", body="{}")
+        else:
+            await route.continue_()
+
+    await page.route("**/api/changes", refuse)
+    async with listening(door) as address:
+        await page.goto(address)
+        await page.get_by_text("away", exact=True).wait_for()
+        await page.get_by_text("live", exact=True).wait_for()
+        assert len(refused) == 2
+        await door.start(flows.greet, "x", id="after")
+        await page.locator("#list").get_by_text("after").wait_for()
+    watched.complaints.clear()  # the browser notes the 503s

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -9,12 +11,26 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from fastapi import FastAPI, HTTPException
 
 from harvest import Client
 from harvest.server import Principal, router
+from tests.server import flows
 
 START = {"type": "greet", "id": "g", "args": ["x"]}
+
+
+@asynccontextmanager
+async def serving(app: FastAPI) -> AsyncIterator[str]:
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=1))
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    await task
 
 
 @asynccontextmanager
@@ -34,6 +50,10 @@ async def ann() -> Principal:
 
 async def nobody() -> Principal:
     raise HTTPException(401, "who are you?", {"WWW-Authenticate": "Basic"})
+
+
+async def elsewhere() -> Principal:
+    raise HTTPException(303, headers={"Location": "/sign-in"})
 
 
 async def broken() -> Principal:
@@ -92,3 +112,34 @@ async def test_whoever_its_door_does_not_let_in_stays_out(door, caplog, auth, st
             assert "hunter2" not in page.text
     assert logged in caplog.text
     assert await door.counts() == {} and await door.audit() == []
+
+
+async def test_its_door_says_where_to_sign_in(door):
+    async with mounted(door, elsewhere, "/ops") as http:
+        for path in ("/ops/", "/ops/api/workflows"):
+            answer = await http.get(path)
+            assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
+    async with mounted(door, nobody, "/ops") as http:
+        for path in ("/ops/", "/ops/api/workflows"):
+            assert (await http.get(path)).headers["www-authenticate"] == "Basic"
+
+
+async def test_streams_are_live_where_no_lifespan_is_run(door, fleet):
+    """An application under another (`mount`) is not told when it begins."""
+    inner, outer = FastAPI(), FastAPI()
+    inner.include_router(router(door, auth=ann))
+    outer.mount("/ops", inner)
+    handle = await door.start(flows.Order, 3, id="o")
+    seen: list[str] = []
+    path = "/ops/api/workflows/by-id/o/events"
+    async with (
+        serving(outer) as address,
+        httpx.AsyncClient(base_url=address, timeout=20) as http,
+        http.stream("GET", path) as stream,
+    ):
+        async for line in stream.aiter_lines():
+            if line.startswith("event:"):
+                seen.append(line[7:])
+                if len(seen) == 1:
+                    await handle.signal("approve")
+    assert (seen[0], seen[-2:]) == ("TimerStarted", ["RunCompleted", "end"])
