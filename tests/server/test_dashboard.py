@@ -267,7 +267,7 @@ async def test_a_page_comes_back_after_its_stream_was_refused(door, fleet, watch
     page, refused = watched.page, []
 
     async def refuse(route: Any) -> None:
-        """A hub that is away, a proxy in the middle of a deploy: after such an answer a browser does not ask again by itself."""
+        """A hub that is away, a proxy in a deploy: after such an answer a browser does not ask again by itself."""
         if len(refused) < 2:
             refused.append(route.request.url)
             await route.fulfill(status=503, content_type="application/problem+json", body="{}")
