@@ -325,3 +325,20 @@ async def test_the_audit_is_kept_for_as_long_as_it_says(door, dsn, monkeypatch):
         while len(await door.audit()) != 2:
             await asyncio.sleep(0.01)
     assert {e.target["id"] for e in await door.audit()} == {"g5", "g6"}
+
+
+async def test_pages_offer_what_ones_scopes_allow(door, http, fleet):
+    await door.start(flows.Order, 1, id="o")
+    await door.entity(flows.Counter, "c").call(flows.Counter.add, 1)
+    paths = ("/", "/run?id=o", "/entities?type=Counter", "/entity?type=Counter&key=c")
+    offered: dict[str, set[str]] = {}
+    for scope in ("read", "operate", "sql"):
+        scopes = ["read", "sql"] if scope == "sql" else [scope]
+        headers = bearer((await door.tokens.create(scope, scopes=scopes)).secret)
+        pages = [await http.get(path, headers=headers) for path in paths]
+        assert {page.status_code for page in pages} == {200}
+        text = " ".join(page.text for page in pages)
+        offered[scope] = {verb for verb in ("/signal/", "/query/", "/call/", "data-bulk", "data-run-sql") if verb in text}
+    assert offered["read"] == {"/query/"}
+    assert offered["operate"] == {"/signal/", "/query/", "/call/", "data-bulk"}
+    assert offered["sql"] == {"/query/", "data-run-sql"}

@@ -21,7 +21,7 @@ from harvest.client.plain import plain
 from harvest.entity_sql import Limits
 from harvest.errors import ConfigError, HarvestError, HubError, NoAnswer, PayloadError, QueryFailed, QueryTimeout
 from harvest.server import problems
-from harvest.server.access import Access
+from harvest.server.access import Access, Principal
 from harvest.server.api.collection import json_or_text
 from harvest.server.desk import Desk, cursor_key, cursor_place, cursor_text
 from harvest.server.pages.charts import plot, timeline
@@ -168,7 +168,15 @@ def run(router: APIRouter, desk: Desk) -> None:
         now = datetime.now(UTC)
         drawn = timeline(found["spans"], now)
         return html(
-            request, "run.html", "/run", now=now, timeline=drawn, can=_possible(found["run"]), after=after, **found, **asked
+            request,
+            "run.html",
+            "/run",
+            now=now,
+            timeline=drawn,
+            can=_possible(found["run"], request.state.harvest_who),
+            after=after,
+            **found,
+            **asked,
         )
 
 
@@ -224,11 +232,15 @@ async def _events(handle: WorkflowHandle[Any], after: int) -> list[dict[str, Any
     return found
 
 
-def _possible(described: Any) -> dict[str, bool]:
-    """Which actions make sense now."""
+def _possible(described: Any, who: Principal) -> dict[str, bool]:
+    """Which actions make sense now, for somebody with these scopes."""
     open_ = described.closed_at is None
     entity = described.workflow_id.startswith("@")
+    if not who.may("operate"):
+        nothing = dict.fromkeys(("operate", "talk", "pause", "resume", "end", "reset", "rerun"), False)
+        return {**nothing, "query": not entity and described.erased_at is None}
     return {
+        "operate": True,
         "talk": open_ and not entity,
         "query": not entity and described.erased_at is None,
         "pause": open_ and described.state == "RUNNING" and not entity,
