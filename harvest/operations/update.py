@@ -73,10 +73,11 @@ async def later(site: Site, workflow_id: str, update_id: str, patience: float, a
 async def of_newest(site: Site, workflow_id: str, update_id: str) -> bool:
     """True when the newest run of the workflow id, open or closed, has an update of this id: to ask for it again starts
     nothing."""
-    latest = await site.latest.submit(workflow_id)
-    if latest is None:
+    found = await messages.by_key(site.db, workflow_id=workflow_id, kind="update", key=update_id)
+    if found is None:
         return False
-    return await _known(site, workflow_id, update_id, latest["execution_id"]) is not None
+    latest = await site.latest.submit(workflow_id)
+    return latest is not None and latest["execution_id"] == found["execution_id"]
 
 
 async def _known(site: Site, workflow_id: str, update_id: str, attempt: UUID | None) -> Mail | None:
