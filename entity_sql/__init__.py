@@ -22,7 +22,7 @@ A library of its own: it knows nothing of the engine that uses it.
 
 from .errors import SqlBusy, SqlClosed, SqlError, SqlOverrun, SqlRefused
 from .limits import Limits
-from .pool import Pool
+from .pool import Pool, check
 from .table import Table
 from .wire import Document, Plan, Reading, Result, by_name, plain
 
@@ -40,5 +40,6 @@ __all__ = [
     "SqlRefused",
     "Table",
     "by_name",
+    "check",
     "plain",
 ]

@@ -188,11 +188,13 @@ def check(sql: str, params: Params, limits: Limits) -> None:
         raise SqlRefused("the query has a NUL character")
     total = 0
     for name, value in params.items() if isinstance(params, Mapping) else enumerate(params, 1):
+        if not _is_text(str(name)):
+            raise SqlError(f"parameter {name!r}: its name has characters that are not UTF-8")
         if isinstance(value, bool) or value is None or isinstance(value, float):
             continue
         if isinstance(value, int) and -(2**63) <= value < 2**63:
             continue
-        if isinstance(value, (str, bytes)) and _is_text(str(name)) and (isinstance(value, bytes) or _is_text(value)):
+        if isinstance(value, (str, bytes)) and (isinstance(value, bytes) or _is_text(value)):
             total += len(value)
             continue
         raise SqlError(f"parameter {name!r}: {value!r:.60} is no value of SQL (None, bool, int of 64 bits, float, str, bytes)")

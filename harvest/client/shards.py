@@ -17,6 +17,7 @@ from harvest.client.handle import RunSummary, WorkflowHandle
 from harvest.client.letters import DeadLetters
 from harvest.definitions.options import Span, seconds
 from harvest.entity import entity_type
+from harvest.entity_sql import check
 from harvest.entity_sql.pool import Params
 from harvest.errors import ConfigError, HubError, HubUnreachable
 from harvest.hub import settings
@@ -279,6 +280,7 @@ class ShardedClient:
         if not self.up:
             raise HubUnreachable("no shard is up")
         site = self.clients[self.up[0]].site
+        check(sql, params, site.sandbox.limits)
         plan = await site.sandbox.split(sql)
         mine = {n: [t for t in after if self.shard(entity_id(t.type, t.key)) == n] for n in range(len(self.clients))}
         numbers = {id(self.clients[n]): n for n in self.up}

@@ -436,22 +436,25 @@ class Decider(Service):
 
     def _drive(self, run: Run, now: int, mode: str) -> Draft | None:
         """`decide`, watched: code that holds the loop for a whole lease is broken off, and its decision fails (R-2)."""
-        began = perf_counter()
-        self.waits.add(began - (run.since or began))
+        began, decided = perf_counter(), True
+        since = run.since or began
+        run.since = 0.0
         self.driving.begin(run)
         if self.tracing is not None:
             self.tracing.begin(run, mode)
         try:
-            return decide(run, now, mode, self.hands.reserve, self.options.attempts)
+            draft = decide(run, now, mode, self.hands.reserve, self.options.attempts)
+            decided = draft is not None  # else there was a question, or nothing
+            return draft
         finally:
             self.driving.end()
             if self.tracing is not None:
                 self.tracing.drove(run)
-            if run.info is not None:
+            if decided and run.info is not None:
+                self.waits.add(began - since)
                 self.outcomes[run.info.type, mode] += 1
                 if self.timed is not None:
-                    self.timed(perf_counter() - (run.since or began), run.info.type, mode)
-            run.since = 0.0
+                    self.timed(perf_counter() - since, run.info.type, mode)
 
     # --- committing -------------------------------------------------------------------------------
 
@@ -462,6 +465,8 @@ class Decider(Service):
         except Fenced as exc:
             log.warning("fenced: %s; dropping everything held", exc)
             for draft in drafts:
+                if self.tracing is not None:
+                    self.tracing.failed(draft.run, exc)
                 if draft.run.busy:  # a part of the batch may have landed before
                     self.unreserve(draft)
                 for delivery in draft.deliveries:

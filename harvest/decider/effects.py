@@ -269,7 +269,8 @@ class Effects:
         if isinstance(draft.closing, ev.RunFailed):
             why = draft.closing.failure
             then = "" if draft.fork is None else f"; attempt {run.info.attempt + 1} begins in {draft.fork.delay:.1f} s"
-            log.warning("workflow %s %s failed: %s: %s%s", run.info.type, run.workflow_id, why.type, why.message, then)
+            # Not its message: that may quote what the run was given.
+            log.warning("workflow %s %s failed with %s%s (harvest run show)", run.info.type, run.workflow_id, why.type, then)
             if draft.by_engine:  # somebody should look at it
                 decider.spawn(self._bury(run, run.info.type, why))
         decider.router.wake(CLOSED, key, (run.info.type, draft.state, result, failure, successor))

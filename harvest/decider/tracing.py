@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec
 from uuid import UUID
 
-from opentelemetry.trace import Span
+from opentelemetry.trace import Span, SpanContext
 
 from harvest.core import events as ev
 from harvest.decisions.decide import caller_of
@@ -36,15 +36,32 @@ def harmless(method: Callable[P, None]) -> Callable[P, None]:
     return guarded
 
 
+class Later:
+    """A span that begins now, and is made when it is wanted."""
+
+    def __init__(self, *args: Any) -> None:
+        self._args, self._began_ns = args, time.time_ns()
+        self._made: Span | None = None
+
+    def span(self) -> Span:
+        if self._made is None:
+            self._made = traces.begin(*self._args, began_ns=self._began_ns)
+        return self._made
+
+    def context(self) -> SpanContext:
+        """For whatever the run's code makes beneath it."""
+        return self.span().get_span_context()
+
+
 class Tracing:
     """Of one decider; there is none where nothing is traced."""
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
 
-    @harmless
     def begin(self, run: Run, mode: str) -> None:
-        """The drive begins: spans of its code belong to this decision. A drive that decides nothing leaves no span."""
+        """The drive begins: spans of its code belong to this decision. It is made when the code asks for it, or when the
+        decision is durable: a drive that decides nothing begins none."""
         if run.info is None:
             return
         attributes: dict[str, Any] = {
@@ -55,24 +72,25 @@ class Tracing:
             "harvest.replay_mode": mode,
         }
         links = [] if run.parent is None or run.decision else [run.parent.execution_id]
-        run.span = traces.begin(f"decide {run.info.type}", run.execution_id, attributes, links)
+        run.span = Later(f"decide {run.info.type}", run.execution_id, attributes, links)
         self._current(run, run.span)
 
     def drove(self, run: Run) -> None:
         """From here on nothing that its code does belongs to the decision."""
         self._current(run, None)
 
-    def _current(self, run: Run, span: Span | None) -> None:
+    def _current(self, run: Run, later: Later | None) -> None:
         seen = None if run.instance is None else run.instance.span
         if seen is not None:
-            seen.now = None if span is None else span.get_span_context()
+            seen.now = None if later is None else later.context
 
     @harmless
     def landed(self, draft: Draft) -> None:
-        run, span = draft.run, draft.run.span
+        run, later = draft.run, draft.run.span
         run.span = None
-        if span is None:
+        if later is None:
             return
+        span = later.span()
         span.set_attribute("harvest.arrivals", len(draft.deliveries))
         span.set_attribute("harvest.commands", len(draft.commands))
         for command in draft.commands:
@@ -98,7 +116,8 @@ class Tracing:
 
     @harmless
     def failed(self, run: Run, exc: BaseException) -> None:
-        span, run.span = run.span, None
-        if span is not None:
+        later, run.span = run.span, None
+        if later is not None:
+            span = later.span()
             traces.failed(span, exc)
             span.end()

@@ -48,9 +48,9 @@ async def valid(db: Runs, hash: bytes) -> Row | None:
     return rows[0] if rows else None
 
 
-async def holds(db: Runs, token_ids: Sequence[UUID]) -> set[UUID]:
-    """Those that are neither revoked nor over."""
-    return {row["token_id"] for row in await db.fetch(_Q["holds"], token_ids=token_ids)}
+async def holds(db: Runs, hashes: Sequence[bytes]) -> set[bytes]:
+    """Those whose tokens are neither revoked nor over, and that were not rotated away."""
+    return {bytes(row["hash"]) for row in await db.fetch(_Q["holds"], hashes=hashes)}
 
 
 async def used(db: Runs, token_id: UUID) -> None:

@@ -82,10 +82,10 @@ class Instrumented:
             unit.claimer.on_figures = lambda found: self._sticky.__setitem__(unit.pool, found)
 
     def _outcomes(self, unit: Unit) -> list[Sample]:
-        queue = queue_of(unit.pool)
+        queue, known = queue_of(unit.pool), {*self.worker.registry.workflows, *self.worker.registry.entities}
         found: Counter[tuple[str, str]] = Counter()
         for (workflow, mode), count in list(unit.decider.outcomes.items()):
-            found[workflow, OUTCOMES[mode]] += count
+            found[workflow if workflow in known else "?", OUTCOMES[mode]] += count  # others come from outside, without end
         return [({"workflow": name, "queue": queue, "outcome": outcome}, count) for (name, outcome), count in found.items()]
 
     def _disk(self, unit: Unit) -> list[Sample]:

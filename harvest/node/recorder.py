@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from harvest.telemetry.counts import Spread
 if TYPE_CHECKING:
     from harvest.node.worker import Worker
 
+log = logging.getLogger("harvest.worker")
 EVERY = 10.0
 """Seconds of an interval."""
 KEEP = 2 * 3600.0
@@ -73,6 +76,14 @@ class Recorder(Periodic):
             "schedule_to_start": list(self.worker.activities.waits.counts),
             "failovers": self.worker.keeper.failovers,
         }
+
+    async def _close(self) -> None:
+        """What was counted since the last interval is not lost with a worker that stops."""
+        try:
+            async with asyncio.timeout(1.0):
+                await self.run_once()
+        except Exception as exc:
+            log.debug("the last figures were not recorded: %s", exc)
 
     async def run_once(self) -> None:
         db, now, reading = self.worker.client.db, self.worker.clock.monotonic(), self.reading()

@@ -19,7 +19,7 @@ import msgspec
 import zstandard
 
 from harvest.backoff import Backoff
-from harvest.entity_sql import Plan, Result, SqlBusy, SqlClosed, SqlError, SqlOverrun, SqlRefused, plain
+from harvest.entity_sql import Plan, Result, SqlBusy, SqlClosed, SqlError, SqlOverrun, SqlRefused, check, plain
 from harvest.errors import (
     DefinitionError,
     EntityNotFound,
@@ -160,6 +160,7 @@ class Reasons:
 
 async def query_one(site: Site, to: Address, sql: str, params: Any, patience: float) -> EntityRows:
     """Raises `EntityNotFound`, `EntitySqlOff`, `QueryTimeout`, and `SqlError` and its kin."""
+    check(sql, params, site.sandbox.limits)
     here = [local for local in site.sql if local.knows(to.type)]
     if here:
         owner = site.owner_in(to.pool, to.workflow_id)
@@ -201,6 +202,7 @@ async def _at_the_owner(site: Site, to: Address, sql: str, params: Any, patience
 
 async def query_all(site: Site, type: str, sql: str, params: Any, tokens: Sequence[Token], patience: float) -> FleetRows:
     """Raises `SqlError` and its kin for the query; who does not answer is in `unanswered`."""
+    check(sql, params, site.sandbox.limits)
     plan = await site.sandbox.split(sql)
     await check_known(site, type)
     parts = await gather(site, type, plan, params, tokens, patience)

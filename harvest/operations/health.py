@@ -39,7 +39,7 @@ class Point:
     commit: tuple[float | None, float | None]
     wait: tuple[float | None, float | None]
     schedule_to_start: tuple[float | None, float | None]
-    failovers: int
+    failovers: float
     hub: dict[str, float] | None
 
 
@@ -82,6 +82,17 @@ class _Sum:
         )
 
 
+def _part(found: dict[str, Any], parts: int) -> dict[str, Any]:
+    """One of so many equal parts of what was counted."""
+
+    def part(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: part(each) for name, each in value.items()}
+        return [part(each) for each in value] if isinstance(value, list) else value / parts
+
+    return {name: part(value) for name, value in found.items()}
+
+
 def series(rows: Iterable[Any], *, now: float, seconds: float = HOUR, step: float = STEP) -> list[Point]:
     """Points from the oldest to now, one per `step`, also where nobody counted. Pure."""
     sums: defaultdict[int, _Sum] = defaultdict(_Sum)
@@ -91,7 +102,9 @@ def series(rows: Iterable[Any], *, now: float, seconds: float = HOUR, step: floa
         if row["worker_id"] == figures.HUB:
             sums[slot].hub = found
         else:
-            sums[slot].add(row["worker_id"], found)
+            covered = max(1, round(row["seconds"] / step))  # more than one where the hub was away for a while
+            for earlier in range(covered - 1, -1, -1):
+                sums[slot - earlier].add(row["worker_id"], _part(found, covered) if covered > 1 else found)
     last = int(now // step) - 1  # the slot that is not over would look like a fall
     if last + 1 in sums and sums[last + 1].hub is not None:  # but what the hub holds now is no rate
         sums[last].hub = sums[last + 1].hub

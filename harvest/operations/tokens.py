@@ -137,9 +137,9 @@ async def verify(site: Site, secret: str) -> Bearer | None:
     return Bearer(row["token_id"], row["name"], granted(row["scopes"]), row["until"])
 
 
-async def holds(site: Site, token_ids: Sequence[UUID]) -> set[UUID]:
-    """Those that are valid now."""
-    return await tokens.holds(site.db, token_ids)
+async def holds(site: Site, digests: Sequence[bytes]) -> set[bytes]:
+    """Those whose secrets are valid now."""
+    return await tokens.holds(site.db, digests)
 
 
 async def _changed(site: Site) -> None:

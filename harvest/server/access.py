@@ -7,9 +7,10 @@ router elsewhere brings a dependency that returns one.
 from __future__ import annotations
 
 import ipaddress
+import re
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated
 from uuid import UUID
@@ -31,6 +32,10 @@ from harvest.wakes.topics import TOKENS
 COOKIE = "harvest_token"
 KEEP = 30.0
 """Seconds that a verified token is believed; a NOTIFY of a change ends it at once."""
+LOOK_UPS = parse("20/second")
+"""Unknown tokens that are looked up all the same while an address is over its limit of failures."""
+FOUND = "harvest.principal"
+"""Where a request has who makes it."""
 SAFE = ("GET", "HEAD", "OPTIONS")
 FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 """What proxies add: behind one every caller seems to be on this machine."""
@@ -47,6 +52,7 @@ class Principal:
     scopes: Collection[str] = ("read",)
     token_id: UUID | None = None
     via: str = "app"
+    digest: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.scopes, str) or not set(self.scopes) <= set(SCOPES):
@@ -68,11 +74,9 @@ def loopback(host: str) -> bool:
 
 
 def host_of(header: str) -> str:
-    """The name in a Host header or an origin, without scheme and port."""
-    host = header.rpartition("//")[2]
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0]
+    """The name in a Host header, without its port; empty where it is none (RFC 9110, 7.2)."""
+    found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?", header)
+    return "" if found is None else found[1]
 
 
 _bearer = HTTPBearer(auto_error=False, description="A token made with `harvest token create`.")
@@ -85,6 +89,7 @@ class Access:
     def __init__(self, client: Client, config: ServerConfig) -> None:
         self.client, self.config = client, config
         self._known: dict[bytes, tuple[float, Bearer]] = {}
+        self._bad: dict[bytes, float] = {}
         self._configured = False
         self._generation = 0
         self._standing = Standing(client.site)
@@ -104,14 +109,14 @@ class Access:
 
     def forget(self, _: object = None) -> None:
         self._known.clear()
-        self._configured = False
+        self._bad.clear()
         self._generation += 1
         self._standing.forget()
         self.on_change()
 
     async def still(self, who: Principal) -> bool:
         """True while somebody who was let in before still would be: streams ask when tokens have changed, and now and then."""
-        return await self._standing.holds(who.token_id)
+        return await self._standing.holds(who.digest)
 
     async def configured(self) -> bool:
         """True once any token was made: from then on nobody gets in without one."""
@@ -119,22 +124,34 @@ class Access:
             self._configured = await tokens.configured(self.client.site)
         return self._configured
 
+    async def first(self, request: Request) -> Principal:
+        """Asked before what is sent is read; the dependency of the route finds the same answer."""
+        return await self.principal(request, await _bearer(request))
+
     async def principal(self, request: HTTPConnection, credentials: Credentials = None) -> Principal:
         """The dependency: whoever makes this request, else 401, 403 or 429."""
+        known: Principal | None = request.scope.get(FOUND)
+        if known is None:
+            known = request.scope[FOUND] = await self._let_in(request, credentials)
+        return known
+
+    async def _let_in(self, request: HTTPConnection, credentials: HTTPAuthorizationCredentials | None) -> Principal:
         address = request.client.host if request.client else "?"
         secret, via = self._presented(request, credentials)
-        who = None
+        if via == "cookie" and not await self.configured():  # of another server on this machine: cookies know no ports
+            secret, via = None, "open"
         if secret is None:
+            if not self._configured:
+                self._check_open(request)  # first: whom it refuses costs the hub nothing
             if await self.configured():
                 raise HTTPException(401, "a token is needed: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"})
-            self._check_open(request)
             who = Principal("anybody on this machine", SCOPES, via="open")
         else:
-            bearer = await self._verified(secret)  # first: who has a good one is not kept out by others' bad ones
+            bearer = await self._verified(secret, address)  # first: a good one is not kept out by others' bad ones
             if bearer is None:
                 self._hit(self._failures, "failures", address)
                 raise HTTPException(401, "this token is not valid", {"WWW-Authenticate": 'Bearer error="invalid_token"'})
-            who = Principal(bearer.name, bearer.scopes, bearer.token_id, via)
+            who = Principal(bearer.name, bearer.scopes, bearer.token_id, via, tokens.digest(secret))
         if via == "cookie" or who.via == "open":
             check_same_origin(request, strict=via == "cookie")
         self._hit(self._rate, "requests", f"{who.name}/{address if who.via == 'open' else ''}")
@@ -148,15 +165,22 @@ class Access:
         cookie = request.cookies.get(COOKIE)
         return cookie, "open" if cookie is None else "cookie"
 
-    async def _verified(self, secret: str) -> Bearer | None:
+    async def _verified(self, secret: str, address: str) -> Bearer | None:
         key, now = tokens.digest(secret), time.monotonic()
         known = self._known.get(key)
         if known is not None and now - known[0] < KEEP:
             bearer: Bearer | None = known[1]
         else:
+            if now < self._bad.get(key, 0.0):
+                return None
+            if not self._limiter.test(self._failures, "failures", address):
+                self._hit(LOOK_UPS, "look-ups")  # beyond it guesses cost the hub little, and a good token still gets in
             generation = self._generation
             bearer = await tokens.verify(self.client.site, secret)
             if bearer is None:
+                if len(self._bad) > 10_000:
+                    self._bad.clear()
+                self._bad[key] = now + KEEP
                 return None
             if len(self._known) > 10_000:
                 self._known.clear()
@@ -173,7 +197,11 @@ class Access:
             raise HTTPException(
                 403, f"a proxy sent this ({passed}), for whoever: behind one a token is needed; make one: harvest token create"
             )
-        if not loopback(host_of(host)) or not (loopback(peer) or peer in ("", "testclient")):
+        if (
+            len(request.headers.getlist("host")) > 1
+            or not loopback(host_of(host))
+            or not (loopback(peer) or peer in ("", "testclient"))
+        ):
             raise HTTPException(403, "without a token this server answers on loopback only; make one: harvest token create")
 
     def _hit(self, item: RateLimitItem, *identifiers: str) -> None:
@@ -198,7 +226,7 @@ def check_same_origin(request: HTTPConnection, *, strict: bool) -> None:
 
 
 def _own(origin: str, request: HTTPConnection) -> bool:
-    return origin.rpartition("//")[2] == request.headers.get("host", "")
+    return origin in (f"{scheme}://{request.headers.get('host', '')}" for scheme in ("http", "https"))
 
 
 async def live_principal(request: Request) -> Principal:

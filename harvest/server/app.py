@@ -20,7 +20,7 @@ from harvest.server import problems
 from harvest.server.access import Access
 from harvest.server.api import api
 from harvest.server.desk import Desk
-from harvest.server.headers import SecurityHeaders
+from harvest.server.headers import HEADERS, SecurityHeaders
 from harvest.server.limits import BodyLimit
 from harvest.server.pages import pages
 
@@ -65,7 +65,7 @@ def create_app(client: Client, config: ServerConfig | None = None) -> FastAPI:
     """API and dashboard with their own door (`Access`). The client has to be open when the application starts."""
     config = config or ServerConfig()
     access = Access(client, config)
-    desk = Desk(client, access.principal, max_wait=seconds(config.max_wait), still=access.still)
+    desk = Desk(client, access.principal, max_wait=seconds(config.max_wait), still=access.still, first=access.first)
     access.on_change = desk.watch.look_again
 
     @asynccontextmanager
@@ -115,4 +115,6 @@ async def _invalid(_: Request, exc: Exception) -> Any:
 
 
 async def _bug(_: Request, exc: Exception) -> Any:
-    return problems.of_bug(exc)
+    answer = problems.of_bug(exc)
+    answer.headers.update({name.decode(): value.decode() for name, value in HEADERS})  # it is outside of what adds them
+    return answer

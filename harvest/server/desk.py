@@ -33,7 +33,7 @@ async def always(_: Principal) -> bool:
 
 class Desk:
     """`auth` is a FastAPI dependency that returns a `Principal`, or raises; `still(who)` is asked while a stream goes on, which
-    ends after `longest_stream` seconds for its reader to be let in anew."""
+    ends after `longest_stream` seconds for its reader to be let in anew. `first(request)` raises for whom nothing is read."""
 
     def __init__(
         self,
@@ -43,6 +43,7 @@ class Desk:
         max_wait: float = 60.0,
         still: Callable[[Principal], Awaitable[bool]] = always,
         longest_stream: float = inf,
+        first: Callable[[Request], Awaitable[object]] | None = None,
     ) -> None:
         self.client, self.auth, self.max_wait, self.still = client, auth, max_wait, still
         self.longest_stream = longest_stream
@@ -51,7 +52,7 @@ class Desk:
         self.shared = Shared()
         self.watch.on_news = self.shared.forget
         self.metrics = ServerMetrics(client, self.shared, self.watch)
-        self.route = counting(self.metrics)
+        self.route = counting(self.metrics, first)
 
     def patience(self, seconds: float) -> float:
         """How long a request waits that asks for so many seconds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from time import perf_counter
 from typing import Any
 from urllib.parse import unquote
@@ -18,7 +18,7 @@ from harvest.entity_sql import SqlError
 from harvest.errors import HarvestError
 from harvest.operations.audit import Auditor
 from harvest.server import problems
-from harvest.server.access import Principal
+from harvest.server.access import SAFE, Principal
 from harvest.server.metrics import ServerMetrics
 
 NAMED = ("id", "type", "verb", "name", "dry_run", "everything", "signal", "update")
@@ -30,13 +30,14 @@ class Route(APIRoute):
     """A route whose errors are problem documents wherever it is mounted, and whose requests are counted."""
 
     metrics: ServerMetrics
+    first: Callable[[Request], Awaitable[object]] | None = None
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle, metrics = super().get_route_handler(), self.metrics
+        handle, metrics, first = super().get_route_handler(), self.metrics, type(self).first
 
         async def answer(request: Request) -> Response:
             began = perf_counter()
-            response = await _answered(handle, request)
+            response = await _answered(handle, request, first)
             stream = isinstance(response, StreamingResponse)
             metrics.record(
                 template_of(request), request.method, response.status_code, None if stream else perf_counter() - began
@@ -50,9 +51,9 @@ class Route(APIRoute):
         return answer
 
 
-def counting(metrics: ServerMetrics) -> type[Route]:
-    """The class of routes that count with these metrics."""
-    return type("CountedRoute", (Route,), {"metrics": metrics})
+def counting(metrics: ServerMetrics, first: Callable[[Request], Awaitable[object]] | None = None) -> type[Route]:
+    """The class of routes that count with these metrics, and of an act ask who comes before they read what is sent."""
+    return type("CountedRoute", (Route,), {"metrics": metrics, "first": None if first is None else staticmethod(first)})
 
 
 def template_of(request: Request) -> str:
@@ -61,8 +62,14 @@ def template_of(request: Request) -> str:
     return "/api" + template.rpartition("/api")[2]
 
 
-async def _answered(handle: Callable[[Request], Coroutine[Any, Any, Response]], request: Request) -> Response:
+async def _answered(
+    handle: Callable[[Request], Coroutine[Any, Any, Response]],
+    request: Request,
+    first: Callable[[Request], Awaitable[object]] | None,
+) -> Response:
     try:
+        if first is not None and request.method not in SAFE:
+            await first(request)
         return await handle(request)
     except RequestValidationError as exc:
         return problems.of_validation(exc)
@@ -98,7 +105,7 @@ async def audited(request: Request, who: Principal, auditor: Auditor) -> None:
         address=request.client.host if request.client else None,
         method=request.method,
         route=template_of(request),
-        target={name: value if isinstance(value, bool) else clean(str(value)) for name, value in target.items()},
+        target={name: value if isinstance(value, bool) else clean(str(value)[:600]) for name, value in target.items()},
     )
     request.state.harvest_deed = (auditor, audit_id)
 

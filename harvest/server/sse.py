@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi.responses import StreamingResponse
 
-from harvest.errors import HubError
+from harvest.errors import HarvestError
 
 log = logging.getLogger("harvest.server")
 MEDIA_TYPE = "text/event-stream"
@@ -35,7 +35,7 @@ async def _for_a_while(events: AsyncIterator[str], longest: float) -> AsyncItera
             yield event
             if clock() > until:
                 return
-    except HubError as exc:
+    except HarvestError as exc:  # the hub is away, or the run was erased
         log.warning("a stream ends: %s", exc.message)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from uuid import UUID
 
 from harvest.coalesce import Coalescer
 from harvest.operations import tokens
@@ -17,12 +16,12 @@ REMEMBERED = 60.0
 
 
 class Standing:
-    """`holds(token_id)`; None stands for whoever came in while there was no token at all. Safe to share."""
+    """`holds(digest)`; None stands for whoever came in while there was no token at all. Safe to share."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self._asked: dict[UUID | None, float] = {}
-        self._known: dict[UUID | None, bool] = {}
+        self._asked: dict[bytes | None, float] = {}
+        self._known: dict[bytes | None, bool] = {}
         self._until = 0.0
         self._generation = 0
         self._reads: Coalescer[None, None] = Coalescer(self._read)
@@ -31,19 +30,19 @@ class Standing:
         self._until = 0.0
         self._generation += 1
 
-    async def holds(self, token_id: UUID | None) -> bool:
+    async def holds(self, digest: bytes | None) -> bool:
         now = time.monotonic()
-        self._asked[token_id] = now
-        if now >= self._until or token_id not in self._known:
+        self._asked[digest] = now
+        if now >= self._until or digest not in self._known:
             await self._reads.submit(None)
-        return self._known.get(token_id, False)
+        return self._known.get(digest, False)
 
     async def _read(self, callers: Sequence[None]) -> Sequence[None]:
         now, generation = time.monotonic(), self._generation
         self._asked = {each: at for each, at in self._asked.items() if now - at < REMEMBERED}
         asked = [each for each in self._asked if each is not None]
         held = await tokens.holds(self.site, asked) if asked else set()
-        known: dict[UUID | None, bool] = {each: each in held for each in asked}
+        known: dict[bytes | None, bool] = {each: each in held for each in asked}
         if None in self._asked:
             known[None] = not await tokens.configured(self.site)
         self._known = known  # at once: others look while one reads

@@ -31,7 +31,9 @@ WORKER: dict[str, Metric] = {
         ("workflow", "queue", "outcome"),
         "reads of the owner's disk cache: hit, miss, stale (of another epoch, or behind the hub), corrupt",
     ),
-    "harvest.workflow.cache_hit": Metric("counter", "{decision}", ("workflow",), "decisions that found their run in memory"),
+    "harvest.workflow.cache_hit": Metric(
+        "counter", "{decision}", ("workflow",), "decisions and queries that found their run in memory"
+    ),
     "harvest.workflow.cache_miss": Metric("counter", "{decision}", ("workflow",), "decisions that had to replay their run"),
     "harvest.workflow.commits": Metric("counter", "{commit}", ("queue",), "commit statements that landed"),
     "harvest.workflow.committed": Metric("counter", "{decision}", ("queue",), "decisions in these commits"),
@@ -53,7 +55,7 @@ WORKER: dict[str, Metric] = {
         "gauge", "{task}", ("pool",), "claimed tasks that were pinned to the claimer"
     ),
     "sticky_execution.hit_expected_last_minute": Metric("gauge", "{claim}", ("pool",), "claims by the pin's holder"),
-    "sticky_execution.miss_last_minute": Metric("gauge", "{decision}", ("pool",), "decisions that had to replay"),
+    "sticky_execution.miss_last_minute": Metric("gauge", "{decision}", ("pool",), "decisions and queries that had to replay"),
     "sticky_execution.forced_cold_replay_last_minute": Metric(
         "gauge", "{decision}", ("pool",), "decisions that had to replay although a pin existed"
     ),
@@ -65,8 +67,10 @@ WORKER: dict[str, Metric] = {
     ),
     "sticky_execution_workers.capacity": Metric("gauge", "{run}", (), "runs that the cache may hold"),
     "sticky_execution_workers.size": Metric("gauge", "{run}", (), "runs in the cache"),
-    "sticky_execution_workers.hits": Metric("counter", "{decision}", (), "decisions that found their run in memory"),
-    "sticky_execution_workers.misses": Metric("counter", "{decision}", (), "decisions that had to replay"),
+    "sticky_execution_workers.hits": Metric(
+        "counter", "{decision}", (), "decisions and queries that found their run in memory"
+    ),
+    "sticky_execution_workers.misses": Metric("counter", "{decision}", (), "decisions and queries that had to replay"),
     "sticky_execution_workers.forced_cold_replays": Metric("counter", "{decision}", (), "misses of pinned runs"),
     "sticky_execution_workers.evictions": Metric("counter", "{run}", (), "runs that left the cache for others"),
     "sticky_execution_workers.pressure": Metric("gauge", "1", (), "1 while the cache is nine tenths full"),

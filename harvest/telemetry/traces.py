@@ -10,8 +10,9 @@ Nothing of a payload is in a span. Where the program has set up no tracer provid
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
 from functools import cache
@@ -20,9 +21,11 @@ from typing import Any
 from uuid import UUID
 
 from opentelemetry import trace
-from opentelemetry.context import attach
+from opentelemetry.context import Context as Nothing
+from opentelemetry.context import attach, detach
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+log = logging.getLogger("harvest.telemetry")
 NAME = "harvest"
 MUTED = SpanContext(trace_id=1, span_id=1, is_remote=False, trace_flags=TraceFlags(0))
 """An unsampled parent: samplers that follow their parent (the default) drop what is beneath it."""
@@ -49,10 +52,11 @@ def trace_id(execution_id: UUID) -> int:
 
 
 def of_run(execution_id: UUID) -> SpanContext:
-    """The beginning of a run's trace, the same in every process. The provider's sampler decides by the trace id."""
+    """The beginning of a run's trace, the same in every process. The provider's sampler decides by the trace id, whatever the
+    current span is."""
     mine, flags = trace_id(execution_id), TraceFlags.SAMPLED
     sampler = getattr(trace.get_tracer_provider(), "sampler", None)
-    if sampler is not None and not sampler.should_sample(None, mine, NAME).decision.is_sampled():
+    if sampler is not None and not sampler.should_sample(Nothing(), mine, NAME).decision.is_sampled():
         flags = TraceFlags.DEFAULT
     return SpanContext(mine, mine & _ROOT, is_remote=True, trace_flags=TraceFlags(flags))
 
@@ -62,10 +66,19 @@ class RunSpan(NonRecordingSpan):
 
     def __init__(self) -> None:
         super().__init__(MUTED)
-        self.now: SpanContext | None = None
+        self.now: Callable[[], SpanContext] | None = None
 
     def get_span_context(self) -> SpanContext:
-        return self.now or MUTED
+        now, self.now = self.now, None  # making a span looks at the current one, which is this
+        if now is None:
+            return MUTED
+        try:
+            return now()
+        except Exception as exc:
+            sour(exc)
+            return MUTED
+        finally:
+            self.now = now
 
 
 def watch(context: Context) -> RunSpan | None:
@@ -90,6 +103,36 @@ def begin(name: str, execution_id: UUID, attributes: dict[str, Any], links: list
     )
 
 
+def sour(exc: Exception) -> None:
+    """A span processor of the program has raised, which none should: what is traced goes on all the same."""
+    log.warning("a span processor failed: %s: %s", type(exc).__name__, exc)
+
+
+@contextmanager
+def spanning(make: Callable[[], Span]) -> Iterator[Span]:
+    """Around what is traced: the current span, which ends with it. Whatever making or ending it raises ends nothing else."""
+    try:
+        span = make()
+    except Exception as exc:
+        sour(exc)
+        span = NonRecordingSpan(MUTED)
+    token = attach(trace.set_span_in_context(span))
+    why: BaseException | None = None
+    try:
+        yield span
+    except BaseException as exc:
+        why = exc
+        raise
+    finally:
+        detach(token)
+        try:
+            if why is not None:
+                failed(span, why)
+            span.end()
+        except Exception as exc:
+            sour(exc)
+
+
 def failed(span: Span, why: BaseException | str) -> None:
     """Marks it as failed; of the error only its type is told."""
     given = why if isinstance(why, str) else getattr(getattr(why, "failure", why), "type", None)
@@ -105,14 +148,8 @@ def calling(what: str, name: str, **attributes: str) -> Iterator[None]:
         yield
         return
     given = {f"harvest.{key.replace('_', '.')}": value for key, value in attributes.items()}
-    with _tracer().start_as_current_span(
-        f"{what} {name}", kind=SpanKind.CLIENT, attributes=given, record_exception=False
-    ) as span:
-        try:
-            yield
-        except BaseException as exc:
-            failed(span, exc)
-            raise
+    with spanning(lambda: _tracer().start_span(f"{what} {name}", kind=SpanKind.CLIENT, attributes=given)):
+        yield
 
 
 def reached(execution_id: UUID) -> None:
@@ -129,10 +166,5 @@ def attempting(name: str, execution_id: UUID, workflow_id: str, seq: int, number
         yield
         return
     attributes = {"harvest.workflow.id": workflow_id, "harvest.activity.seq": seq, "harvest.activity.attempt": number}
-    span = begin(f"activity {name}", execution_id, attributes, [])
-    with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-        try:
-            yield
-        except BaseException as exc:
-            failed(span, exc)
-            raise
+    with spanning(lambda: begin(f"activity {name}", execution_id, attributes, [])):
+        yield

@@ -12,8 +12,8 @@ from harvest.telemetry.counts import BOUNDS
 A, B = UUID(int=1), UUID(int=2)
 
 
-def row(at: float, worker_id: UUID, **figures: object) -> dict[str, object]:
-    return {"at": at, "worker_id": worker_id, "figures": json.dumps(figures)}
+def row(at: float, worker_id: UUID, seconds: float = 10.0, **figures: object) -> dict[str, object]:
+    return {"at": at, "worker_id": worker_id, "seconds": seconds, "figures": json.dumps(figures)}
 
 
 def spread(bucket: int, count: int) -> list[int]:
@@ -46,3 +46,11 @@ def test_what_the_hub_holds_is_the_newest_look():
 def test_buckets_of_another_version_are_left_out():
     (point,) = series([row(10.0, A, decisions=1, commits=1, commit=[1, 2, 3])], now=30.0, seconds=30.0, step=30.0)
     assert (point.decisions, point.commit) == (1 / 30, (None, None))
+
+
+def test_what_was_counted_while_the_hub_was_away_is_spread_over_that_time():
+    late = row(118.0, A, 90.0, decisions=900, commits=90, modes={"warm": 900}, commit=spread(1, 90))
+    points = series([late], now=125.0, seconds=120.0, step=30.0)
+    assert [p.decisions for p in points] == [0.0, 10.0, 10.0, 10.0]
+    assert [p.modes for p in points] == [{}, {"warm": 10.0}, {"warm": 10.0}, {"warm": 10.0}]
+    assert len({p.commit for p in points[1:]}) == 1 and points[1].commit[0] is not None

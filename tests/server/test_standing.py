@@ -10,7 +10,7 @@ from harvest.server.standing import Standing
 
 
 async def test_one_statement_answers_for_all_and_a_change_is_asked_about_anew(door, monkeypatch):
-    made = [(await door.tokens.create(f"t{n}", scopes=["read"])).token.token_id for n in range(5)]
+    made = [tokens.digest((await door.tokens.create(f"t{n}", scopes=["read"])).secret) for n in range(5)]
     asked: list[int] = []
     holds = stored.holds
 

@@ -152,16 +152,64 @@ class Sour(SpanProcessor):
         raise RuntimeError("sour end")
 
 
-@workflow.defn
-async def quiet(n: int) -> int:
-    await asyncio.sleep(0.01)
+charged: list[int] = []
+
+
+@activity.defn
+async def charge(n: int) -> int:
+    charged.append(n)
     return n + 1
 
 
-async def test_a_processor_that_raises_ends_no_decision(exporter, client, remote, caplog):
+@workflow.defn
+class quiet:
+    def __init__(self) -> None:
+        self.seen = 0
+
+    @workflow.run
+    async def run(self, n: int) -> int:
+        self.seen = n
+        return await charge(n)
+
+    @workflow.query
+    def n(self) -> int:
+        return self.seen
+
+
+class Open(SpanProcessor):
+    """Counts what was begun and not ended."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def on_start(self, span, parent_context=None) -> None:
+        self.names.append(span.name)
+
+    def on_end(self, span) -> None:
+        self.names.remove(span.name)
+
+
+async def test_questions_begin_no_span_of_a_decision(exporter, client, remote):
+    begun = Open()
+    trace.get_tracer_provider().add_span_processor(begun)
+    async with Worker(remote, definitions=[parent, child, look, Tally]):
+        handle = await client.start(parent, "hunter2", id="p")
+        for _ in range(5):
+            with pytest.raises(errors.QueryFailed, match="nothing"):
+                await remote.handle("p").query("nothing")
+        assert begun.names == []
+        decisions = [span for span in exporter.get_finished_spans() if span.name == "decide parent"]
+        assert len(decisions) == 1
+        assert (await handle.describe()).decisions == 1
+        await handle.terminate()
+    assert begun.names == []
+
+
+async def test_a_processor_that_raises_harms_nothing_but_its_spans(exporter, client, remote, caplog):
     trace.get_tracer_provider().add_span_processor(Sour())
-    async with Worker(remote, definitions=[quiet]):
-        with pytest.raises(RuntimeError, match="sour end"):  # the caller's own span: the caller hears of it
-            await client.start(quiet, 1, id="q")
-        assert await client.handle("q").result(timeout=20) == 2
-    assert "could not be traced" in caplog.text
+    async with Worker(remote, definitions=[quiet, charge]):
+        handle = await client.start(quiet, 1, id="q")
+        assert await handle.query("n") == 1
+        assert await handle.result(timeout=20) == 2
+    assert charged == [1]
+    assert "could not be traced" in caplog.text and "sour end" in caplog.text

@@ -27,7 +27,7 @@ on conflict do nothing
 select extract(epoch from hub_now())::float8 as now
 
 -- name: since
-select extract(epoch from at)::float8 as at, worker_id, figures from figures
+select extract(epoch from at)::float8 as at, worker_id, seconds, figures from figures
 where at > hub_now() - :seconds::float8 * interval '1 second' order by at
 
 -- name: forget

@@ -33,7 +33,9 @@ where (hash = :hash or (previous_hash = :hash and previous_until > hub_now()))
   and revoked_at is null and (expires_at is null or expires_at > hub_now())
 
 -- name: holds
-select token_id from tokens where token_id = any(:token_ids::uuid[]) and revoked_at is null and (expires_at is null or expires_at > hub_now())
+select given.hash from unnest(:hashes::bytea[]) as given(hash) join tokens t
+  on t.hash = given.hash or (t.previous_hash = given.hash and t.previous_until > hub_now())
+where t.revoked_at is null and (t.expires_at is null or t.expires_at > hub_now())
 
 -- name: used
 -- To the minute, so that it costs next to nothing.

@@ -392,7 +392,7 @@ class HealthPoint(BaseModel):
     commit: Quantiles
     wait: Quantiles
     schedule_to_start: Quantiles
-    failovers: int
+    failovers: float
     hub: dict[str, float] | None
 
 

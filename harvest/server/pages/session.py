@@ -9,6 +9,7 @@ from fastapi.responses import RedirectResponse
 from fastapi.security import HTTPAuthorizationCredentials
 
 from harvest.server.access import COOKIE, Access, check_same_origin
+from harvest.server.pages.page import Page
 from harvest.server.pages.render import base_of, html
 
 PATH = "/login"
@@ -18,7 +19,7 @@ LONGEST_FORM = 10_000
 
 def session(access: Access) -> APIRouter:
     """The pages to sign in and out."""
-    router = APIRouter(include_in_schema=False)
+    router = APIRouter(include_in_schema=False, route_class=Page)
 
     @router.get(PATH)
     async def form(request: Request, next: str = "/") -> Response:
@@ -53,6 +54,9 @@ def session(access: Access) -> APIRouter:
 
 def _inside(target: str) -> str:
     """A path of the dashboard; whatever else was asked for is its first page."""
-    parts = urlsplit(target)
+    try:
+        parts = urlsplit(target)
+    except ValueError:
+        return "/"
     fine = target.startswith("/") and not target.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
     return target if fine else "/"

@@ -2,30 +2,26 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 from uuid import UUID
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import RedirectResponse
-from fastapi.routing import APIRoute
-from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from harvest.client import WorkflowHandle
 from harvest.client.client import STATES
 from harvest.client.plain import plain
 from harvest.entity_sql import Limits
-from harvest.errors import ConfigError, HarvestError, HubError, NoAnswer, PayloadError, QueryFailed, QueryTimeout
-from harvest.server import problems
+from harvest.errors import ConfigError, HubError, NoAnswer, PayloadError, QueryFailed, QueryTimeout
 from harvest.server.access import Access, Principal
 from harvest.server.api.collection import json_or_text
 from harvest.server.desk import Desk, cursor_key, cursor_place, cursor_text
 from harvest.server.pages.charts import plot, timeline
-from harvest.server.pages.render import base_of, html
+from harvest.server.pages.page import Page
+from harvest.server.pages.render import html
 from harvest.server.pages.session import session
 
 log = logging.getLogger("harvest.server")
@@ -37,35 +33,6 @@ STALE = 3.0
 """Seconds that what is known of one run may be behind: a page looks again a little later than that."""
 STATIC = {"app.css": "text/css; charset=utf-8", "app.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"}
 Text = Annotated[str, Query(max_length=1000, pattern=r"^[^\x00]*$")]
-
-
-class Page(APIRoute):
-    """A route that answers with pages, also where something is wrong."""
-
-    def get_route_handler(self) -> Callable[[Request], Any]:
-        handle, path = super().get_route_handler(), self.path
-
-        async def answer(request: Request) -> Response:
-            try:
-                response: Response = await handle(request)
-                return response
-            except StarletteHTTPException as exc:
-                if exc.status_code == 401 and getattr(request.app.state, "harvest_login", False):
-                    target = path + (f"?{request.url.query}" if request.url.query else "")
-                    return RedirectResponse(f"{base_of(request, path)}/login?next={quote(target)}", 303)
-                page = html(request, "problem.html", path, code=exc.status_code, problem=problems.named(exc))
-                page.headers.update(exc.headers or {})  # where to go, or how to sign in
-                return page
-            except RequestValidationError:
-                body = problems.problem(422, "RequestInvalid", "this address does not make sense here")
-            except HarvestError as exc:
-                body = problems.body_of(exc)
-            except Exception as exc:
-                log.error("a page failed: %s", type(exc).__name__, exc_info=exc)
-                body = problems.problem(500, "InternalError", "this is a fault of Harvest; its log has the details")
-            return html(request, "problem.html", path, code=body["status"], problem=body)
-
-        return answer
 
 
 def pages(desk: Desk, access: Access | None) -> APIRouter:
