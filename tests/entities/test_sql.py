@@ -363,3 +363,13 @@ async def test_nobody_waits_for_a_worker_that_is_gone(remote):
     async with asyncio.timeout(30):
         with pytest.raises(NoAnswer, match="is gone"):
             await ask(remote.site, new_id(), ONE, request, 600.0)
+
+
+@pytest.mark.parametrize("params", [[2**70], ["\ud800"], {"a": 2**70}, {"\ud800": 1}])
+async def test_parameters_that_sql_has_not_are_named_before_anything_is_sent(remote, sql_worker, client, params):
+    async with sql_worker(client):
+        await fill(client, 1)
+        with pytest.raises(SqlError, match="parameter"):
+            await remote.query_entities_sql(Aeroplane, "SELECT 1", params)
+        with pytest.raises(SqlError, match="parameter"):
+            await remote.entity(Aeroplane, "N000").sql("SELECT 1", params)

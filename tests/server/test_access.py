@@ -242,6 +242,10 @@ async def test_another_sites_page_can_do_nothing(door, http):
         ("0.0.0.0", "0.0.0.0", False),
         ("localhost.evil", "localhost.evil", False),
         ("", "", False),
+        ("evil.com//localhost", "", False),
+        ("[::1].evil.com", "", False),
+        ("localhost:80@evil.com", "", False),
+        ("localhost:8088:1", "", False),
     ],
 )
 def test_names_of_this_machine(header, name, local):
@@ -342,3 +346,58 @@ async def test_pages_offer_what_ones_scopes_allow(door, http, fleet):
     assert offered["read"] == {"/query/"}
     assert offered["operate"] == {"/signal/", "/query/", "/call/", "data-bulk"}
     assert offered["sql"] == {"/query/", "data-run-sql"}
+
+
+async def test_a_stream_ends_with_the_secret_that_opened_it(door, fleet):
+    old = (await door.tokens.create("viewer", scopes=["read"])).secret
+    async with listening(door) as address, httpx.AsyncClient(base_url=address, timeout=30) as http:
+        async with http.stream("GET", "/api/changes", headers=bearer(old)) as stream:
+            pieces = stream.aiter_text()
+            assert "hello" in await anext(pieces)
+            new = await door.tokens.rotate("viewer")
+            async with asyncio.timeout(20):
+                async for _ in pieces:  # it ends
+                    pass
+        assert (await http.get("/api/me", headers=bearer(new.secret))).status_code == 200
+
+
+async def test_nothing_is_read_of_whom_nobody_knows(door):
+    await door.tokens.create("a", scopes=["admin"])
+    async with http_to(door, failure_limit="3/minute") as http:
+        json_too = {"content-type": "application/json"}
+        for content in (b"{bad", b"[" * 100_000, b"{}"):
+            assert (await http.post("/api/workflows", content=content, headers=json_too)).status_code == 401
+        guesses = [
+            (await http.post("/api/workflows", content=b"{bad", headers={**json_too, **bearer(f"hv_{n}")})).status_code
+            for n in range(6)
+        ]
+        assert guesses == [401] * 3 + [429] * 3
+
+
+async def test_a_cookie_of_another_server_closes_nothing(door):
+    async with http_to(door) as http:
+        stale = {"Cookie": f"{COOKIE}=hv_of_another_port"}
+        assert (await http.get("/", headers=stale)).status_code == 200
+        assert (await http.get("/api/me", headers=stale)).json()["via"] == "open"
+        await door.tokens.create("a", scopes=["admin"])
+        async with asyncio.timeout(20):
+            while (sent := await http.get("/", headers=stale)).status_code == 200:
+                await asyncio.sleep(0.01)
+        assert (sent.status_code, sent.headers["location"]) == (303, "/login?next=/")
+        assert f'{COOKIE}=""' in sent.headers["set-cookie"]
+
+
+async def test_the_sign_in_goes_nowhere_else(door):
+    secret = (await door.tokens.create("a", scopes=["read"])).secret
+    async with http_to(door) as http:
+        for target in ("//[", "//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"):
+            assert (await http.get("/login", params={"next": target})).status_code == 200
+            answer = await http.post("/login", data={"token": secret, "next": target})
+            assert (answer.status_code, answer.headers["location"]) == (303, "/")
+
+
+async def test_a_refused_call_leaves_a_small_row(door, http):
+    secret = (await door.tokens.create("r", scopes=["read"])).secret
+    await http.post(f"/api/workflows/by-id/{'a' * 60_000}/cancel", headers=bearer(secret))
+    (row,) = await door.audit()
+    assert len(str(row.target)) < 1_000
