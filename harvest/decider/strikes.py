@@ -30,6 +30,7 @@ class Strikes:
 
     def __init__(self, decider: Decider) -> None:
         self.decider = decider
+        self._told: set[str] = set()
 
     def failed(self, run: Run, exc: Exception | LoopStuck) -> None:
         """The instance goes, the run stays open and is tried again; after three strikes it is parked in the dead letters
@@ -50,7 +51,11 @@ class Strikes:
         )  # a worker that knows the type may be on its way (a deploy), or elsewhere in the pool
         name = run.info.type if run.info is not None else "?"
         decider.outcomes[name, "blocked"] += 1
-        log.error("decision of %s %s failed (strike %d): %s", name, run.workflow_id, run.strikes, exc, exc_info=exc)
+        if not unknown:
+            log.error("decision of %s %s failed (strike %d): %s", name, run.workflow_id, run.strikes, exc, exc_info=exc)
+        elif name not in self._told:
+            self._told.add(name)
+            log.warning("%s %s, and others of its type, wait for a worker that knows it: %s", name, run.workflow_id, exc)
         refuse_questions(run, QueryFailed(f"the run cannot be replayed: {exc}"))
         for delivery in run.queue:
             refuse(delivery.ack, Undelivered(f"the decision failed: {exc}"))

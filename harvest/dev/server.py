@@ -52,10 +52,7 @@ class DevServer:
             self.say(f"hub   {self.url}")
             self.say(f'try   HARVEST_DATABASE_URL="{self.url}" harvest run list')
             dashboard = asyncio.create_task(self._dashboard())
-            if await self.check():
-                await self.start_worker()
-            else:
-                self.say("no worker yet: mend the code and save, or end the runs with `harvest run terminate ID`")
+            await self.reload()
             await self._watch()
             await dashboard
         finally:
@@ -88,13 +85,21 @@ class DevServer:
             await self.reload()
 
     async def reload(self) -> bool:
-        """Swaps the worker if the new code loads and every open run fits it; True when it did."""
-        if not await self.check():
-            self.say("the running worker stays" if self.worker is not None else "still no worker")
+        """Swaps the worker if the new code loads and every open run fits it; True when it did.
+
+        Where none is running, code that loads gets one all the same: without it nobody could end the runs that do not fit.
+        """
+        verdict = await self.check()
+        if verdict == "unloadable" or (verdict == "breaks" and self.worker is not None):
+            self.say("the running worker stays" if self.worker is not None else "no worker yet: mend the code and save")
             return False
+        again = self.worker is not None
         await self.stop_worker()
         await self.start_worker()
-        self.say("reloaded")
+        if verdict == "breaks":
+            self.say("started all the same: these wait for code that fits; `harvest run terminate ID` ends one")
+        elif again:
+            self.say("reloaded")
         return True
 
     def _command(self, *args: str) -> list[str]:
@@ -108,8 +113,11 @@ class DevServer:
         cache = os.path.join(os.getcwd(), ".harvest", f"cache-{self.queue}")
         return {"HARVEST_OWNER_DISK_CACHE": cache, "HARVEST_OWNER_ENTITY_SQL": "1"}
 
-    async def check(self) -> bool:
-        """Replays the open runs against the code on disk, and names what would break."""
+    async def check(self) -> str:
+        """Replays the open runs against the code on disk, and names what would break: fits, breaks or unloadable.
+
+        A run that has decided nothing breaks nothing: it waits for its code.
+        """
         process = await asyncio.create_subprocess_exec(
             *self._command("replay", "--open", "--json", "--queue", self.queue, *self.modules),
             stdout=asyncio.subprocess.PIPE,
@@ -118,15 +126,16 @@ class DevServer:
         )
         out, err = await process.communicate()
         report = self._report(out)
-        if process.returncode == 0:
-            self.say(f"{report.get('replayed', 0)} open runs fit the code")
-            return True
-        for broken in report.get("broken", []):
-            self.console.print(f"[bold red]breaks[/] {escape(broken['type'])} {escape(broken['workflow_id'])}", highlight=False)
-            self.console.print(f"       {escape(broken['error'])}", highlight=False)
-        if not report.get("broken"):
+        if process.returncode != 0 and not report.get("broken"):
             self.console.print(self._problem(err), highlight=False, markup=False)
-        return False
+            return "unloadable"
+        broken = report.get("broken", [])
+        for each in broken:
+            word = "breaks" if each["decisions"] else "waits "
+            self.console.print(f"[bold red]{word}[/] {escape(each['type'])} {escape(each['workflow_id'])}", highlight=False)
+            self.console.print(f"       {escape(each['error'])}", highlight=False)
+        self.say(f"{report.get('replayed', 0) - len(broken)} open runs fit the code")
+        return "breaks" if any(each["decisions"] for each in broken) else "fits"
 
     def _report(self, out: bytes) -> dict[str, Any]:
         try:

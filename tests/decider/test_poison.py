@@ -220,3 +220,18 @@ async def test_history_cap_fails_the_run_and_names_the_way_out(client, worker, m
             await asyncio.sleep(0.01)
         replayed = await client.handle("e").export_history()
         assert Replayer([endless, step]).replay_file(replayed).fits
+
+
+async def test_a_run_whose_code_nobody_has_can_be_ended(worker, client, caplog):
+    lost = await client.start("Misspelt", 1, id="lost")
+    async with worker(healthy, step):
+        if await mode_of(client) == "owner":  # in sticky mode nobody claims what it does not know
+            assert "is not known to" in await error_of(lost)
+        await others_run(client)
+        await lost.terminate("a typo", timeout=20)
+        assert (await lost.describe()).state == "TERMINATED"
+    assert "Traceback" not in caplog.text
+
+
+async def mode_of(client) -> str:
+    return (await client.owner_status()).mode
