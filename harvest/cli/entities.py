@@ -12,6 +12,7 @@ import typer
 from harvest.cli import output
 from harvest.cli.loop import run_async
 from harvest.cli.runs import Args, Json, Url, opened, parse_args, say
+from harvest.cli.waiting import of_queue, waited
 from harvest.client import EntityHandle
 from harvest.client.plain import plain
 from harvest.entity_sql import SqlError, SqlRefused
@@ -133,11 +134,13 @@ def call(
     Put -- before arguments that begin with a dash: harvest entity call Account a add -- -5
     """
 
-    async def work(entity: EntityHandle) -> Any:
-        return await entity.call(operation, *parse_args(args), idempotency_key=idempotency_key, timeout=timeout)
+    async def run() -> Any:
+        async with opened(url) as client:
+            entity = client.entity(await named(client, type), key, queue=queue)
+            asked = entity.call(operation, *parse_args(args), idempotency_key=idempotency_key, timeout=timeout)
+            return await waited(asked, lambda: of_queue(client, queue))
 
-    answer = on_entity(url, type, key, queue, work)
-    output.print_json(answer)
+    output.print_json(run_async(run()))
 
 
 @app.command()
@@ -230,7 +233,8 @@ def notes(found: Any, one: bool, *, as_json: bool) -> None:
         return
     workers = {each.worker_id for each in found.freshness}
     entities = sum(each.entities for each in found.freshness)
-    output.errors.print(f"{len(found)} rows; {entities:,} entities of {len(workers)} worker(s)", style="dim")
+    of = f"{output.plural(entities, 'entity', 'entities')} of {output.plural(len(workers), 'worker')}"
+    output.errors.print(f"{output.plural(len(found), 'row')}; {of}", style="dim")
     for missing in found.unanswered:
         where = (
             f"shard {missing.shard}" if not missing.partitions else f"{len(missing.partitions)} partitions of {missing.pool!r}"

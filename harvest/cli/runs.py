@@ -16,6 +16,7 @@ import harvest
 from harvest import errors
 from harvest.cli import output
 from harvest.cli.loop import run_async
+from harvest.cli.waiting import of_run, waited
 from harvest.client import Description, Signalled, WorkflowHandle
 from harvest.client.plain import plain
 from harvest.config import HubSettings
@@ -142,7 +143,7 @@ def start(
                 chain_timeout=chain_timeout,
                 retry=None if attempts is None else harvest.RetryPolicy(max_attempts=attempts),
             )
-            return str(handle.execution_id), await handle.result() if wait else None
+            return str(handle.execution_id), await waited(handle.result(), lambda: of_run(handle)) if wait else None
 
     execution_id, result = run_async(work())
     body = {"workflow_id": id, "execution_id": execution_id, **({"result": result} if wait else {})}
@@ -268,7 +269,7 @@ def result(
 
     async def work(handle: WorkflowHandle[Any]) -> Any:
         try:
-            return await handle.result(timeout=timeout)
+            return await waited(handle.result(timeout=timeout), lambda: of_run(handle))
         except TimeoutError as exc:
             raise errors.NoAnswer(str(exc)) from None
 

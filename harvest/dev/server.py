@@ -73,7 +73,7 @@ class DevServer:
             async with connect(self.url) as client:
                 await serve(client, ServerConfig(**given), say=lambda text: self.say(f"open  {text}"), stopping=self.stopping)
         except HarvestError as exc:
-            self.say(f"no dashboard: {exc.message}")
+            self.say(f"no dashboard: {exc.message}" + (f"; {exc.hint}" if exc.hint else ""))
 
     def say(self, text: str) -> None:
         self.console.print(f"[bold green]dev[/] {escape(text)}", highlight=False, soft_wrap=True)

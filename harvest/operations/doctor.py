@@ -57,7 +57,11 @@ def ownership(status: OwnerStatus) -> list[Finding]:
             what = f"{pool.free} partitions of {pool.pool!r} have no owner, although {len(owners)} workers could own them"
             findings.append(Finding("warning", what, "wait two scans; if it stays so, read the logs of these workers"))
         elif owners:
-            findings.append(Finding("ok", f"all partitions of {pool.pool!r} are owned, by {len(owners)} workers"))
+            findings.append(
+                Finding(
+                    "ok", f"all partitions of {pool.pool!r} are owned, by {len(owners)} worker{'' if len(owners) == 1 else 's'}"
+                )
+            )
     return findings
 
 

@@ -191,7 +191,12 @@ class Site:
             names = kept if entity else {name for each in known for name in each.get("workflows", ())} - kept
             if live and workflow not in names:
                 kind = "entity" if entity else "workflow"
-                raise UnknownWorkflowError(workflow, f"the {len(live)} worker(s) of queue {pool!r}", sorted(names), kind=kind)
+                raise UnknownWorkflowError(
+                    workflow,
+                    f"the {len(live)} worker{'' if len(live) == 1 else 's'} of queue {pool!r}",
+                    sorted(names),
+                    kind=kind,
+                )
             if not live:
                 return
         self._known_types.add(key)

@@ -96,6 +96,9 @@ async def _http(request: Request, exc: Exception) -> Any:
     assert isinstance(exc, HTTPException)
     if exc.status_code == 405:
         exc.headers = {"Allow": ", ".join(allowed(request))}
+    if exc.status_code == 404 and request.scope["path"].startswith("/api") and exc.detail == "Not Found":
+        hint = "routes are in /openapi.json; a run by its workflow id is at /api/workflows/by-id/ID"
+        return problems.problem_response(problems.named(exc) | {"detail": "there is no such route", "hint": hint})
     return problems.of_http(exc)
 
 

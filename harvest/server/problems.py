@@ -136,12 +136,12 @@ def problem(status: int, name: str, detail: str, *, hint: str | None = None, **m
     }
 
 
-def of_validation(exc: RequestValidationError) -> JSONResponse:
+def of_validation(exc: RequestValidationError, hint: str | None = None) -> JSONResponse:
     """Each thing that is wrong, by where it is: never the value, which may be a secret or large."""
     found = [{"where": ".".join(str(part) for part in e["loc"]), "problem": e["msg"]} for e in exc.errors()]
     first = found[0] if found else {"where": "request", "problem": "is not valid"}
     detail = f"{first['where']}: {first['problem']}"
-    return problem_response(problem(422, "RequestInvalid", detail, errors=found))
+    return problem_response(problem(422, "RequestInvalid", detail, hint=hint, errors=found))
 
 
 def of_http(exc: HTTPException) -> JSONResponse:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import inspect
 import sys
 from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
 from harvest.client import connect
 from harvest.server.access import Principal
@@ -28,7 +31,10 @@ def tables() -> str:
     )
     pieces = []
     for title, routes in zip(TITLES, groups, strict=True):
-        pieces.append(f"## {title}\n\n| | route | scope | |\n| --- | --- | --- | --- |\n" + "".join(map(_line, routes)))
+        pieces.append(
+            f"## {title}\n\n| | route | scope | | query and body |\n| --- | --- | --- | --- | --- |\n"
+            + "".join(map(_line, routes))
+        )
     return "\n".join(pieces)
 
 
@@ -37,7 +43,32 @@ def _line(route: object) -> str:
     scope = next((s for d in route.dependencies if (s := getattr(d.dependency, "scope", None))), "")
     text = inspect.getdoc(route.endpoint) or route.name.replace("_", " ")
     path = route.path_format.removeprefix("/") if route.path_format.startswith("/…") else route.path_format
-    return f"| {' '.join(sorted(route.methods or ()))} | `{path}` | {scope} | {' '.join(text.split())} |\n"
+    return f"| {' '.join(sorted(route.methods or ()))} | `{path}` | {scope} | {' '.join(text.split())} | {_taken(route)} |\n"
+
+
+def _taken(route: APIRoute) -> str:
+    """What it takes: `?name` of the query, then the members of the body, those that may be left out in brackets."""
+    asked = [f"`?{param.alias}`" for param in route.dependant.query_params]
+    model = None if route.body_field is None else _model_of(route.body_field.field_info.annotation)
+    return " ".join([*asked, *([] if model is None else [f"`{_members(model)}`"])])
+
+
+def _members(model: type[BaseModel]) -> str:
+    found = []
+    for name, field in model.model_fields.items():
+        within = _model_of(field.annotation)
+        text = name if within is None else f"{name}: {_members(within)}"
+        found.append(text if field.is_required() else f"[{text}]")
+    return "{" + ", ".join(found) + "}"
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    """The model that an annotation is or may be; None for lists of them and for plain values."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, UnionType, Annotated):
+        return next((model for each in get_args(annotation) if (model := _model_of(each)) is not None), None)
+    return None
 
 
 def page(text: str) -> str:

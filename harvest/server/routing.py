@@ -72,7 +72,9 @@ async def _answered(
             await first(request)
         return await handle(request)
     except RequestValidationError as exc:
-        return problems.of_validation(exc)
+        kind = request.headers.get("content-type", "")
+        unread = request.method not in SAFE and "json" not in kind.lower() and request.headers.get("content-length", "0") != "0"
+        return problems.of_validation(exc, hint="send it with Content-Type: application/json" if unread else None)
     except StarletteHTTPException as exc:
         return problems.of_http(exc)
     except (HarvestError, SqlError) as exc:

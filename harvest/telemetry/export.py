@@ -17,6 +17,10 @@ Sample = tuple[Mapping[str, str], float]
 Read = Callable[[], Iterable[Sample]]
 
 
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds of the classes of a histogram: all of them measure seconds."""
+
+
 class Instruments:
     """Registers one observable instrument per metric; `sources` give the samples when they are read.
 
@@ -58,7 +62,9 @@ class Instruments:
         """Has `record(value, labels)`."""
         if name not in self._histograms:
             metric = METRICS[name]
-            self._histograms[name] = self._meter.create_histogram(name, unit=metric.unit, description=metric.meaning)
+            self._histograms[name] = self._meter.create_histogram(
+                name, unit=metric.unit, description=metric.meaning, explicit_bucket_boundaries_advisory=SECONDS
+            )
         return self._histograms[name]
 
 

@@ -76,7 +76,7 @@ async def test_sql_of_one_and_of_all(harvest_cli):
     code, out, err = await harvest_cli("sql", "counter", question, "--json")
     assert (code, json.loads(out), err) == (0, [{"n": 2, "many": 2}, {"n": 5, "many": 1}], "")
     table = await harvest_cli("sql", "counter", question)
-    assert "many" in table[1] and "3 entities of 1 worker(s)" in table[2]
+    assert "many" in table[1] and "3 entities of 1 worker" in table[2]
 
 
 async def test_mistakes_have_a_place_and_an_exit_code(harvest_cli):

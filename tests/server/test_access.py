@@ -401,3 +401,20 @@ async def test_a_refused_call_leaves_a_small_row(door, http):
     await http.post(f"/api/workflows/by-id/{'a' * 60_000}/cancel", headers=bearer(secret))
     (row,) = await door.audit()
     assert len(str(row.target)) < 1_000
+
+
+async def test_the_audit_of_a_run_has_its_start_and_what_was_done_to_an_execution(door, http, fleet):
+    await http.post("/api/workflows", json={"type": "Order", "id": "o", "args": [1]})
+    execution = (await door.handle("o").describe()).execution_id
+    await http.post(f"/api/workflows/{execution}/signal/approve")
+    await http.post("/api/workflows/by-id/o/cancel")
+    await http.post("/api/workflows", json={"type": "greet", "id": "another", "args": ["x"]})
+    await http.post("/api/entities/Counter/c/call/add", json={"args": [1]})
+    assert [e.route.rpartition("/")[2] for e in await door.audit(workflow_id="o")] == ["cancel", "{name}", "workflows"]
+    assert [e.target["key"] for e in await door.audit(workflow_id="@Counter:c")] == ["c"]
+
+
+async def test_a_body_that_does_not_say_that_it_is_json_is_told_so(http):
+    answer = await http.post("/api/workflows", content='{"type": "greet", "id": "g", "args": ["x"]}')
+    assert (answer.status_code, answer.json()["hint"]) == (422, "send it with Content-Type: application/json")
+    assert "by-id" in (await http.get("/api/workflows/order-8")).json()["hint"]

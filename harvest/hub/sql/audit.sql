@@ -23,6 +23,7 @@ select count(*) as gone from gone
 
 -- name: listing
 select audit_id, at, actor, token_id, address, method, route, target, status, ended_at from audit
-where (:actor::text is null or actor = :actor) and (:workflow_id::text is null or target ->> 'workflow_id' = :workflow_id)
+where (:actor::text is null or actor = :actor) and (:workflow_id::text is null or :workflow_id in (target ->> 'workflow_id', target ->> 'id', '@' || (target ->> 'type') || ':' || (target ->> 'key'))
+    or target ->> 'execution_id' in (select e.execution_id::text from executions e where e.workflow_id = :workflow_id))
   and (:cursor_at::timestamptz is null or (at, audit_id) < (:cursor_at, :cursor_id::uuid))
 order by at desc, audit_id desc limit :size::int
