@@ -166,7 +166,8 @@ def list_runs(
 
     async def work() -> list[Any]:
         async with opened(url) as client:
-            found = client.list(state=state, type=type, queue=queue, prefix=prefix, search_attributes=attributes, limit=limit)
+            chosen = None if state is None else state.upper()
+            found = client.list(state=chosen, type=type, queue=queue, prefix=prefix, search_attributes=attributes, limit=limit)
             return [run async for run in found]
 
     rows = run_async(work())

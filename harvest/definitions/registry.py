@@ -55,7 +55,8 @@ class Registry:
             return
         if known is not None:
             raise DefinitionError(
-                f"two different definitions are named {definition.name!r}: {known!r} and {definition!r}",
+                f"two different definitions are named {definition.name!r}:"
+                f" {known!r} of {_home(known)} and {definition!r} of {_home(definition)}",
                 hint="give one of them another name: @workflow.defn(name=...) or @activity.defn(name=...)",
             )
         if isinstance(definition, ActivityDefinition):
@@ -87,3 +88,12 @@ class Registry:
             "entities": sorted(self.entities),
             "activities": sorted(self.activities),
         }
+
+
+def _home(definition: Definition) -> str:
+    """The module that a definition was written in."""
+    for name in ("fn", "cls", "_run"):
+        written = getattr(definition, name, None)
+        if written is not None:
+            return str(written.__module__)
+    return "?"

@@ -144,6 +144,14 @@ def of_validation(exc: RequestValidationError, hint: str | None = None) -> JSONR
     return problem_response(problem(422, "RequestInvalid", detail, hint=hint, errors=found))
 
 
+def unknown_parameter(name: str, known: list[str]) -> JSONResponse:
+    """A misspelt filter must not look like one that everything fits."""
+    where = [{"where": f"query.{name[:100]}", "problem": "there is no such parameter"}]
+    hint = f"known: {', '.join(known)}" if known else "this route takes none"
+    detail = f"query.{name[:100]}: there is no such parameter"
+    return problem_response(problem(422, "RequestInvalid", detail, hint=hint, errors=where))
+
+
 def of_http(exc: HTTPException) -> JSONResponse:
     return problem_response(named(exc), dict(exc.headers or {}))
 

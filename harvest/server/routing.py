@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from fastapi import HTTPException, Request, Response
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 from fastapi.routing import APIRoute
@@ -34,10 +35,15 @@ class Route(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle, metrics, first = super().get_route_handler(), self.metrics, type(self).first
+        known = _queried(self.dependant)
 
         async def answer(request: Request) -> Response:
             began = perf_counter()
-            response = await _answered(handle, request, first)
+            strange = first is not None and next((name for name in request.query_params if name not in known), None)
+            if strange:  # in another application its door may know it
+                response: Response = problems.unknown_parameter(strange, sorted(known))
+            else:
+                response = await _answered(handle, request, first)
             stream = isinstance(response, StreamingResponse)
             metrics.record(
                 template_of(request), request.method, response.status_code, None if stream else perf_counter() - began
@@ -49,6 +55,11 @@ class Route(APIRoute):
             return response
 
         return answer
+
+
+def _queried(dependant: Dependant) -> set[str]:
+    """The names in the query that a route and what it depends on look at."""
+    return {param.alias for param in dependant.query_params}.union(*map(_queried, dependant.dependencies))
 
 
 def counting(metrics: ServerMetrics, first: Callable[[Request], Awaitable[object]] | None = None) -> type[Route]:

@@ -505,3 +505,11 @@ async def test_a_bulk_act_tells_what_no_worker_has_done_yet(http, door):
     assert (await http.post("/api/workflows/bulk", json=again)).json()["matched"] == 20
     nothing = await http.post("/api/workflows/bulk", json={**body, "filters": {"search_attributes": {}}})
     assert (nothing.status_code, nothing.json()["field"]) == (400, "search_attributes")
+
+
+async def test_a_misspelt_filter_is_no_filter(http, fleet):
+    await start(http, "greet", "g", "x")
+    answer = await http.get("/api/workflows", params={"status": "FAILED"})
+    assert "known: after, attribute, before" in problem(answer, 422, "RequestInvalid")["hint"]
+    problem(await http.post(f"{BY_ID}/g/cancel", params={"now": "1"}), 422, "RequestInvalid")
+    assert (await http.get("/api/workflows", params={"state": "failed"})).json()["runs"] == []

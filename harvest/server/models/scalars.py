@@ -47,4 +47,7 @@ WAIT = Field(ge=0.001, le=60, description="seconds to wait for an answer", allow
 Timeout = Annotated[float, WAIT, Number]
 AskedFor = Annotated[float, WAIT]
 """The same as a query parameter, which is a text."""
-State = Literal["RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED", "TERMINATED", "TIMED_OUT", "CONTINUED_AS_NEW"]
+State = Annotated[
+    Literal["RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED", "TERMINATED", "TIMED_OUT", "CONTINUED_AS_NEW"],
+    BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value),
+]

@@ -99,7 +99,7 @@ function bodyOf(form, skip) {
   const body = {};
   for (const field of form.elements) {
     if (!field.name || skip.includes(field.name) || field.value === "") continue;
-    if (field.dataset.json !== undefined) { try { body[field.name] = JSON.parse(field.value); } catch (e) { throw new Error(`${field.name}: not JSON: ${e.message}`); } }
+    if (field.dataset.json !== undefined) { try { body[field.name] = JSON.parse(field.value); if (field.name.endsWith("args") && !Array.isArray(body[field.name])) body[field.name] = [body[field.name]]; } catch (e) { throw new Error(`${field.name}: not JSON: ${e.message}`); } }
     else body[field.name] = field.dataset.number !== undefined ? Number(field.value) : field.value;
   }
   return body;
