@@ -51,6 +51,13 @@ async def decisions(client, workflow_id: str) -> list[tuple]:
     return [tuple(row.values()) for row in await client.db.fetch(Query("t", sql))]
 
 
+async def idle(claimer) -> None:
+    """It claims no more, and nothing that it asked for is still on its way."""
+    claimer.active = False
+    async with claimer._one_at_a_time:
+        pass
+
+
 async def parked(client, workflow_id: str, decisions: int) -> None:
     sql = (
         "select 1 from workflow_tasks t join executions e using (execution_id)"
@@ -83,7 +90,7 @@ async def test_a_pin_that_runs_out_opens_the_task(client, remote):
     async with sticky(client, sticky_timeout=0.3) as one:
         handle = await client.start(Counter, 2, id="c")
         await parked(client, "c", 1)
-        one.units["default"].claimer.active = False  # too busy to claim
+        await idle(one.units["default"].claimer)  # too busy to claim
         async with sticky(remote, sticky_timeout=5) as two:
             await handle.signal(Counter.put, 1)
             await parked(client, "c", 2)
@@ -99,11 +106,12 @@ async def test_what_another_worker_decided_makes_memory_stale(client, remote):
     """S-3: the run comes back to a worker whose copy is older than history."""
     async with sticky(client, sticky_timeout=0.2) as one, sticky(remote, sticky_timeout=0.2) as two:
         first, second = one.units["default"].claimer, two.units["default"].claimer
-        second.active = False
+        await idle(second)
         handle = await client.start(Counter, 3, id="c")
         for n, (on, off) in enumerate([(second, first), (first, second), (first, second)], 1):
             await parked(client, "c", n)
-            off.active, on.active = False, True
+            await idle(off)
+            on.active = True
             await handle.signal(Counter.put, n)
             if n < 3:
                 await parked(client, "c", n + 1)
@@ -125,7 +133,7 @@ async def test_a_holder_that_is_gone_loses_its_pins_at_once(client, remote, how)
             await one.units["default"].claimer.stop()
             await one.keeper.hand_over()
         else:
-            one.units["default"].claimer.active = False
+            await idle(one.units["default"].claimer)
             one.keeper.stopping.set()
             one.keeper.nudge()
             await one.keeper.lease.stop()  # its session ends, as that of a dead process does
