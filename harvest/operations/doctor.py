@@ -68,7 +68,7 @@ def ownership(status: OwnerStatus) -> list[Finding]:
 def fleet(workers: Sequence[WorkerStatus]) -> list[Finding]:
     if not workers:
         return [Finding("error", "no worker is alive: nothing runs", "harvest worker MODULE --queue QUEUE")]
-    findings = [Finding("ok", f"{len(workers)} workers are alive")]
+    findings = [Finding("ok", f"{len(workers)} worker{' is' if len(workers) == 1 else 's are'} alive")]
     for worker in workers:
         who = f"worker {worker.worker_id} ({worker.host}, pid {worker.pid})"
         for pool, why in worker.refusals.items():
