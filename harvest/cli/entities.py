@@ -19,6 +19,7 @@ from harvest.entity_sql import SqlError, SqlRefused
 from harvest.entity_sql import plain as plain_cell
 from harvest.errors import ConfigError, EntityNotFound, HarvestError
 from harvest.ids import entity_id
+from harvest.words import plural
 
 app = typer.Typer(help="Look at entities, call them, ask them in SQL.", no_args_is_help=True)
 
@@ -233,8 +234,8 @@ def notes(found: Any, one: bool, *, as_json: bool) -> None:
         return
     workers = {each.worker_id for each in found.freshness}
     entities = sum(each.entities for each in found.freshness)
-    of = f"{output.plural(entities, 'entity', 'entities')} of {output.plural(len(workers), 'worker')}"
-    output.errors.print(f"{output.plural(len(found), 'row')}; {of}", style="dim")
+    of = f"{plural(entities, 'entity', 'entities')} of {plural(len(workers), 'worker')}"
+    output.errors.print(f"{plural(len(found), 'row')}; {of}", style="dim")
     for missing in found.unanswered:
         where = (
             f"shard {missing.shard}" if not missing.partitions else f"{len(missing.partitions)} partitions of {missing.pool!r}"

@@ -39,10 +39,6 @@ def set_up_logging(level: str) -> None:
     logging.getLogger("asyncpg.pool").setLevel(logging.CRITICAL)  # what it says of a hub that is away, we say once
 
 
-def plural(count: int, noun: str, many: str = "") -> str:
-    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
-
-
 def print_text(text: str) -> None:
     """One line as it is: what goes into a pipe must not be wrapped."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -11,6 +11,7 @@ from harvest.hub import diagnosis
 from harvest.ids import queue_of
 from harvest.operations.fleet import OwnerStatus, WorkerStatus, owner_status
 from harvest.operations.site import Site
+from harvest.words import plural
 
 Rows = Sequence[Any]
 
@@ -57,18 +58,14 @@ def ownership(status: OwnerStatus) -> list[Finding]:
             what = f"{pool.free} partitions of {pool.pool!r} have no owner, although {len(owners)} workers could own them"
             findings.append(Finding("warning", what, "wait two scans; if it stays so, read the logs of these workers"))
         elif owners:
-            findings.append(
-                Finding(
-                    "ok", f"all partitions of {pool.pool!r} are owned, by {len(owners)} worker{'' if len(owners) == 1 else 's'}"
-                )
-            )
+            findings.append(Finding("ok", f"all partitions of {pool.pool!r} are owned, by {plural(len(owners), 'worker')}"))
     return findings
 
 
 def fleet(workers: Sequence[WorkerStatus]) -> list[Finding]:
     if not workers:
         return [Finding("error", "no worker is alive: nothing runs", "harvest worker MODULE --queue QUEUE")]
-    findings = [Finding("ok", f"{len(workers)} worker{' is' if len(workers) == 1 else 's are'} alive")]
+    findings = [Finding("ok", f"{plural(len(workers), 'worker is', 'workers are')} alive")]
     for worker in workers:
         who = f"worker {worker.worker_id} ({worker.host}, pid {worker.pid})"
         for pool, why in worker.refusals.items():

@@ -103,8 +103,9 @@ def series(rows: Iterable[Any], *, now: float, seconds: float = HOUR, step: floa
             sums[slot].hub = found
         else:
             covered = max(1, round(row["seconds"] / step))  # more than one where the hub was away for a while
-            for earlier in range(covered - 1, -1, -1):
-                sums[slot - earlier].add(row["worker_id"], _part(found, covered) if covered > 1 else found)
+            share = found if covered == 1 else _part(found, covered)
+            for earlier in range(covered):
+                sums[slot - earlier].add(row["worker_id"], share)
     last = int(now // step) - 1  # the slot that is not over would look like a fall
     if last + 1 in sums and sums[last + 1].hub is not None:  # but what the hub holds now is no rate
         sums[last].hub = sums[last + 1].hub

@@ -27,6 +27,7 @@ from harvest.wakes.listener import Listener
 from harvest.wakes.notifier import Notifier
 from harvest.wakes.router import Router
 from harvest.wakes.topics import ANSWER, CLOSED, REPLY, SWITCH
+from harvest.words import plural
 
 
 class LocalOwner(Protocol):
@@ -193,7 +194,7 @@ class Site:
                 kind = "entity" if entity else "workflow"
                 raise UnknownWorkflowError(
                     workflow,
-                    f"the {len(live)} worker{'' if len(live) == 1 else 's'} of queue {pool!r}",
+                    f"the {plural(len(live), 'worker')} of queue {pool!r}",
                     sorted(names),
                     kind=kind,
                 )

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from harvest.clock import MICRO, duration
+from harvest.clock import MICRO
+from harvest.words import duration
 
 
 @dataclass(slots=True)

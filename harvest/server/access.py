@@ -227,9 +227,3 @@ def check_same_origin(request: HTTPConnection, *, strict: bool) -> None:
 
 def _own(origin: str, request: HTTPConnection) -> bool:
     return origin in (f"{scheme}://{request.headers.get('host', '')}" for scheme in ("http", "https"))
-
-
-async def live_principal(request: Request) -> Principal:
-    """The one that the route's own dependency let in."""
-    found: Principal = request.state.harvest_principal
-    return found

@@ -20,7 +20,7 @@ from harvest.server import problems
 from harvest.server.access import Access
 from harvest.server.api import api
 from harvest.server.desk import Desk
-from harvest.server.headers import HEADERS, SecurityHeaders
+from harvest.server.headers import AS_TEXT, SecurityHeaders
 from harvest.server.limits import BodyLimit
 from harvest.server.pages import pages
 
@@ -119,5 +119,5 @@ async def _invalid(_: Request, exc: Exception) -> Any:
 
 async def _bug(_: Request, exc: Exception) -> Any:
     answer = problems.of_bug(exc)
-    answer.headers.update({name.decode(): value.decode() for name, value in HEADERS})  # it is outside of what adds them
+    answer.headers.update(AS_TEXT)  # it is outside of what adds them
     return answer

@@ -15,6 +15,8 @@ HEADERS = (
     ),
 )
 
+AS_TEXT = {name.decode(): value.decode() for name, value in HEADERS}
+
 
 class SecurityHeaders:
     """Adds headers that bind browsers: no scripts but ours, no frames, no guessing of types."""

@@ -109,7 +109,7 @@ def sour(exc: Exception) -> None:
 
 
 @contextmanager
-def spanning(make: Callable[[], Span]) -> Iterator[Span]:
+def spanning(make: Callable[[], Span]) -> Iterator[None]:
     """Around what is traced: the current span, which ends with it. Whatever making or ending it raises ends nothing else."""
     try:
         span = make()
@@ -119,7 +119,7 @@ def spanning(make: Callable[[], Span]) -> Iterator[Span]:
     token = attach(trace.set_span_in_context(span))
     why: BaseException | None = None
     try:
-        yield span
+        yield
     except BaseException as exc:
         why = exc
         raise

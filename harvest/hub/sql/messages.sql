@@ -89,13 +89,12 @@ order by e.created_at desc, e.execution_id desc, m.position desc limit 1
 -- name: by_key_of_run
 -- Among an execution and all that its logical run goes on as (attempts, continuations, resets while it was open), the deepest first.
 with recursive walk as (
-  select e.execution_id, coalesce(e.continued_to, case when e.state = 'FAILED' then
-    (select r.execution_id from executions r where r.retry_of_exec_id = e.execution_id) end) as next, 1 as n
-  from executions e where e.execution_id = :execution_id::uuid
+  select :execution_id::uuid as execution_id, 1 as n
   union all
-  select e.execution_id, coalesce(e.continued_to, case when e.state = 'FAILED' then
-    (select r.execution_id from executions r where r.retry_of_exec_id = e.execution_id) end), w.n + 1
-  from walk w join executions e on e.execution_id = w.next where w.n < :most::int
+  select x.next, w.n + 1 from walk w join executions e on e.execution_id = w.execution_id cross join lateral (
+    select coalesce(e.continued_to, case when e.state = 'FAILED' then
+      (select r.execution_id from executions r where r.retry_of_exec_id = e.execution_id) end) as next) x
+  where x.next is not null and w.n < :most::int
 )
 select m.message_id, m.name, m.reply, m.execution_id from walk w join messages m on m.execution_id = w.execution_id
 where m.kind = :kind and m.key = :key

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from harvest.clock import duration
+from harvest.words import duration
 
 WIDTH, HEIGHT = 600.0, 120.0
 

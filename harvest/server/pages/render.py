@@ -12,8 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from harvest.client.plain import plain
-from harvest.clock import duration
-from harvest.server.headers import HEADERS
+from harvest.server.headers import AS_TEXT
+from harvest.words import duration
 
 PAGES = (("Runs", "/", "r"), ("Entities", "/entities", "e"), ("Fleet", "/fleet", "f"), ("Health", "/health", "h"))
 LONGEST_TEXT = 20_000
@@ -99,5 +99,5 @@ def html(request: Request, template: str, page: str, *, code: int = 200, **value
     who = getattr(request.state, "harvest_who", None)
     base = base_of(request, page)
     text = TEMPLATES.get_template(template).render(base=base, page=page, pages=PAGES, who=who, request=request, **values)
-    headers = {name.decode(): value.decode() for name, value in HEADERS} | {"Cache-Control": "no-store"}
+    headers = AS_TEXT | {"Cache-Control": "no-store"}
     return HTMLResponse(text, code, headers)
